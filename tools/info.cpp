@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "kernels/registry.h"
+#include "plan/rules.h"
 #include "plan/sm90/tiles.h"
 #include "plan/tiles.h"
 #include "tandem/tandem.h"
@@ -126,6 +127,8 @@ ordered_json collect() {
   for (const PathRow& row : kPaths)
     j["paths"].push_back(
         {{"name", fmt::format("{}.{}", backend_name(row.backend), row.name)}, {"what", row.what}});
+  for (const SpeedRule* rule : speed_rules())
+    j["rules"].push_back({{"name", rule->name}, {"evidence", rule->evidence}});
   for (const Tile& t : kTiles)
     j["tiles"].push_back({{"name", t.name},
                           {"rows", t.br},
@@ -218,9 +221,12 @@ void print_text(const ordered_json& j) {
     }
   }
   fmt::print(
-      "\nPaths (TANDEM_DISABLE takes these names, those of tiles, and those of kernels as "
+      "\nPaths (TANDEM_DISABLE takes these names, those of rules and tiles, and those of kernels "
+      "as "
       "backend.path.stem.variant)\n");
   for (const auto& p : j["paths"]) fmt::print("  {:<15} {}\n", word(p, "name"), word(p, "what"));
+  fmt::print("\nRules of speed\n");
+  for (const auto& r : j["rules"]) fmt::print("  {}: {}\n", word(r, "name"), word(r, "evidence"));
   fmt::print("\nTiles\n");
   for (const auto& t : j["tiles"])
     fmt::print("  {:<15} {} x {}, head sizes up to {}, {} bytes of shared memory\n",

@@ -7,6 +7,7 @@
 #include "plan.h"
 #include "plan/sm90/tiles.h"
 #include "quirks.h"
+#include "rules.h"
 #include "tiles.h"
 
 namespace tandem {
@@ -102,13 +103,15 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const SupportShape& tile : kSupportShapes) known |= word == tile.name;
     for (const KernelRow& row : kKernels)
       known |= word == kernel_name(row) || (is_fixed_set(row) && word == fixed_set_name(row));
+    for (const SpeedRule* rule : speed_rules()) known |= word == rule->name;
     known |=
         word == kDsWord || word == kPartsWord || word == kUnalignedWord || word == kSpecialiseWord;
     if (!known)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "cannot disable '%s': no such path, kernel, tile or shape of matrices; `tandem "
-                  "info` lists them",
-                  word.c_str());
+      return fail(
+          TANDEM_ERROR_INVALID_ARGUMENT,
+          "cannot disable '%s': no such path, kernel, rule, tile or shape of matrices; `tandem "
+          "info` lists them",
+          word.c_str());
     found.push_back(word);
   }
   disabled->insert(disabled->end(), found.begin(), found.end());

@@ -54,7 +54,8 @@ struct Caps {
   // CPU
   uint32_t threads = 0;
   String vector_isa;
-  // Paths, tiles and shapes of matrices that are disabled: "backend.path", "t64k32", "16x16x16".
+  // Paths, kernels, tiles, rules of speed and shapes of matrices that are disabled: "backend.path",
+  // "t64k32", "16x16x16".
   Vec<String> disabled;
 };
 

@@ -12,7 +12,7 @@ endif()
 if(NOT TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   set(planner plan/caps plan/cost/cost plan/cost/slow plan/cost/terms api/explain kernels/kernel_rows kernels/params plan/plan plan/cpu/planner
     plan/gpu plan/launches plan/coopmat/planner plan/coopmat/plain_loop plan/scalar/planner plan/simt/planner
-    plan/sm80/planner plan/sm90/planner plan/sm90/heuristics plan/sm90/rows plan/workspace problem/problem
+    plan/sm80/planner plan/sm90/planner plan/sm90/heuristics plan/sm90/rows plan/sm90/rules plan/workspace problem/problem
     problem/problem_line kernels/push)
   list(TRANSFORM planner PREPEND ${PROJECT_SOURCE_DIR}/src/)
   list(TRANSFORM planner APPEND .cpp)

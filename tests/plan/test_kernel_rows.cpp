@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "kernels/kernel_rows.h"
+#include "plan/sm90/rules.h"
 #include "plan_fixture.h"
 
 using namespace plan_fixture;
@@ -193,4 +194,29 @@ TEST_CASE("kernels and tiles are switched off by name") {
     CHECK_MESSAGE(has, b.tile);
     CHECK(String(plan_without(b.line, {b.tile}).path) != "sm90");
   }
+}
+
+TEST_CASE("rules of speed of cuda.sm90 are switched off by name") {
+  const struct {
+    const char *rule, *line, *with, *without;  // tiles with the rule, and without it
+  } rows[] = {
+      {"whole_heads", "fwd f16 b4096 hq3 sq49 d32", "a_fwdw32", "h64a"},
+      {"few_heads", "fwd bf16 hq8 sq4 sk8192 d128", "a_fwd128d", "h128a"},
+      {"packed_rows", "fwd bf16 b2048 hq16 sq1 sk48 d64", "a_fwd64d", "h64a"},
+      {"keys", "fwd bf16 hq8 sq9000 d64", "h64", "h64a"},
+      {"rows_192", "fwd bf16 hq64 sq1024 d80", "h96", "h96a"},
+      {"one_row_mask", "fwd f16 b32 hq12 sq512 d64 bias:f32:32x1x1 causal_top_left", "h64", "h64a"},
+      {"bias_192_mask", "fwd bf16 b8 hq16 sq4096 d128 bias:bf16:1x16x4096 causal_top_left", "h128",
+       "h128b"},
+      {"bias_192_few", "fwd bf16 hq8 sq512 d128 bias:bf16:1x8x512", "h128", "h128b"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.rule));
+    Caps caps = caps_of("h100_cuda");
+    CHECK(std::string(plan_of(row.line, caps).tile().name) == row.with);
+    REQUIRE(parse_disabled((String("cuda.sm90.rule.") + row.rule).c_str(), &caps.disabled).ok());
+    CHECK(std::string(plan_of(row.line, caps).tile().name) == row.without);
+  }
+  CHECK(int(std::size(rows)) == kSm90RuleCount);
+  CHECK(speed_rules().size() == size_t(kSm90RuleCount));
 }

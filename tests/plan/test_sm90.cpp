@@ -5,6 +5,7 @@
 
 #include "kernels/kernel_rows.h"
 #include "plan/sm90/heuristics.h"
+#include "plan/sm90/rules.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -282,8 +283,7 @@ TEST_CASE(
             for (int n = kFwdTileCount; n-- > 0;) {
               const FwdTile& t = kFwdTiles[n];
               const bool fast = p.seq_kv >= t.from && (!t.to || p.banded() || p.seq_kv <= t.to);
-              if (fast && !t.bias && d <= t.d && dv <= t.dv &&
-                  sm90_takes_192_rows(p, caps.cores, t))
+              if (fast && !t.bias && d <= t.d && dv <= t.dv && pays_192_rows(p, caps.cores, t))
                 fit = n;
             }
           }

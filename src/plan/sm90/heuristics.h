@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the path cuda.sm90 decides by measured times, on an H100 (132 SMs). The order of
-// tiles.inc, and its columns from and to, are measured as well. Notebook:
-// bench/lab/2026-11.md. Whether stream-K and short tiles pay: fwd_stream_k.h; schedule of clusters:
-// bwd_cluster_schedule.h.
+// What the path cuda.sm90 decides by measured times, on an H100 (132 SMs), beside what it leaves to
+// others (rules.h). The order of tiles.inc, and its columns from and to, are measured as well.
+// Notebook: bench/lab/2026-11.md. Whether stream-K and short tiles pay: fwd_stream_k.h; schedule of
+// clusters: bwd_cluster_schedule.h.
 #ifndef TANDEM_SRC_PLAN_SM90_HEURISTICS_H
 #define TANDEM_SRC_PLAN_SM90_HEURISTICS_H
 #include "plan/launch.h"
@@ -11,47 +11,11 @@
 
 namespace tandem {
 
-// Smallest number of tiles for each SM with which the larger tiles of fwd for a bias are taken.
-// They were timed with 5.3 and 10.7, but not with fewer and not with a mask ("Forward with a dense
-// bias, D 128").
-constexpr int64_t kManyTiles = 4;
-
 // Whether a bias of one row for all queries is read as tiles nevertheless: a forward with a mask is
 // 6 to 10 % faster by them (H100, causal, D 64 and 128). wide: heads over 128.
 inline bool prefers_bias_tiles(const Problem& p, bool wide) {
   return !p.backward && p.banded() && !wide && p.inputs() == kHasBias && p.bias.dtype == p.dtype &&
          p.scale > kPlainScale;
-}
-
-// Whether fwd is left to a path that splits keys. One workgroup reads all keys of a head, so few
-// heads are better split. 4 rows, D 128, Sk 8192: 32 heads take 0.060 ms on sm80 and 0.081 here, 56
-// heads 0.095 and 0.085. At D 64 sm80 is faster up to some 80 heads.
-// Up to 128 rows, of 2048 keys or more, it pays for up to 22 heads. 128 rows, 16 heads: Sk 2048
-// 0.026 ms on sm80 and 0.033 here, Sk 8192 0.065 and 0.105; 24 heads: Sk 2048 0.034 and 0.034.
-constexpr int64_t kFewRows = 32, kManyKeys = 512, kSomeRows = 128, kMoreKeys = 2048;
-inline bool splitting_pays(const Problem& p, int64_t cores) {
-  const int64_t heads = p.batch * p.heads_q;
-  return !p.backward && p.splits == 0 &&
-         ((p.seq_q <= kFewRows && p.seq_kv >= kManyKeys && heads * 3 <= cores) ||
-          (p.seq_q <= kSomeRows && p.seq_kv >= kMoreKeys && heads * 6 <= cores));
-}
-
-// Whether plain softmax takes a tile of 192 rows and heads over 64. Three warpgroups hide more
-// latency than two, but their tiles may have more rows and keys beyond the end, and the last wave
-// fewer of them. Compared are elements of whole tiles of the longest SM, with those of 128 x 128. D
-// 72, 729 rows and keys, 512 heads 0.244 ms in place of 0.301 (elements 1.00); D 80, 257, 1024
-// heads 0.115 and 0.154 (0.75); 1024, 64 heads 0.063 and 0.060 (1.16); D 72, 256, 1024 heads 0.115
-// and 0.099 (1.69). D 128, 32760 rows, 512 keys, 12 heads 0.183 and 0.210 (1.00). With a mask and
-// heads up to 96, two are faster: 0.233 and 0.247 for D 80, S 2048.
-inline bool sm90_takes_192_rows(const Problem& p, int64_t cores, const FwdTile& t) {
-  if (t.warpgroups != 3 || t.d <= 64 || t.bias) return true;
-  if (t.d > 96 && p.seq_kv >= kMoreKeys) return true;
-  if (p.banded() || p.seq_kv < kManyKeys / (t.d > 96 ? 1 : 2)) return false;
-  const auto elements = [&](int64_t rows, int64_t keys) {
-    const int64_t tiles = (p.seq_q + rows - 1) / rows * p.heads_q * p.batch;
-    return (tiles + cores - 1) / cores * rows * ((p.seq_kv + keys - 1) / keys * keys);
-  };
-  return 20 * elements(t.rows(), t.bc) <= 21 * elements(128, 128);
 }
 
 // Whether the workgroups of bwd_dkv_dq are persistent, one a SM, with a dynamic tile scheduler:

@@ -29,6 +29,7 @@ class Sm90Planner final : public CudaPlanner {
   void arrange(Vec<Launch>* launches) const override;
 
  private:
+  String cannot() const;
   Vec<Stem> stems_but_pack() const;
   void complete_fwd(Launch* launch, Sm90Launch* own) const;
   void complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const;

@@ -8,7 +8,7 @@
 #include "heuristics.h"
 #include "kernels/kernel_rows.h"
 #include "path_planner.h"
-#include "plan/sm80/heuristics.h"
+#include "rules.h"
 #include "tensor_maps.h"
 
 namespace tandem {
@@ -94,6 +94,21 @@ int support_row(const Problem& p) {
              : 1;
 }
 
+// Why no kernel of fwd takes a tile.
+String no_kernel(const Problem& p, const FwdTile& t) {
+  if (t.decoupled)
+    return "its kernels have softmax alone, or elastic softmax with a causal mask whose diagonal "
+           "goes along blocks of 64 rows and keys";
+  if (fwd_is_plain(t)) return "its kernels have softmax alone";
+  if (t.bias)
+    return has_bias_tiles(p) ? "its kernels have no mask beside the bias"
+                             : "its kernels have a dense bias";
+  if (has_bias_tiles(p)) return "it has no room for tiles of the bias";
+  if (p.normalizer == Normalizer::entmax) return "it has no room for candidates";
+  return "it has no kernel with lengths";
+}
+
+// Why a tile is not taken: its kernels cannot, another is faster, or there is no room for it.
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const String& why :
@@ -105,32 +120,9 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (!caps.disabled.empty() && is_disabled(caps, kernel_name(kernel)))
     return text("its kernel %s is %s", short_kernel_name(kernel).c_str(), kDisabled);
   const int bytes = sm90_fwd_bytes(p, of_tile, t);
-  if (bytes == 0)
-    return t.decoupled
-               ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
-                 "diagonal goes along blocks of 64 rows and keys"
-           : fwd_is_plain(t)                    ? "its kernels have softmax alone"
-           : t.bias && has_bias_tiles(p)        ? "its kernels have no mask beside the bias"
-           : t.bias                             ? "its kernels have a dense bias"
-           : has_bias_tiles(p)                  ? "it has no room for tiles of the bias"
-           : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
-                                                : "it has no kernel with lengths";
-  if (kernel.inputs == 0 && p.tile_rows == 0 && p.tile_cols == 0 &&
-      (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
-    return text("for %lld keys another tile is faster", (long long)p.seq_kv);
-  if (kernel.inputs == 0 && p.tile_rows == 0 && p.tile_cols == 0 &&
-      !sm90_takes_192_rows(p, cores_of(caps), t))
-    return "tiles of 128 rows are faster";
-  if (t.decoupled && kernel.has(trait::one_row) && p.banded() && p.tile_rows == 0 &&
-      p.tile_cols == 0)
-    return "with a mask its rows would visit keys that they do not see";
-  if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
-    if (p.banded()) return "it is taken without a mask alone";
-    const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + t.rows() - 1) / t.rows());
-    if (tiles < kManyTiles * int64_t(caps.cores))
-      return text("it is taken from %lld tiles an SM on, here are %lld for %lld",
-                  (long long)kManyTiles, (long long)tiles, (long long)caps.cores);
-  }
+  if (bytes == 0) return no_kernel(p, t);
+  const String slower = sm90_slower({p, caps, &kernel, &t});
+  if (!slower.empty()) return slower;
   return no_room(caps, bytes, t.threads());
 }
 
@@ -249,13 +241,11 @@ FwdTile sm90_fwd_tile(const Problem& p, int row) {
                                                        : kFwdTiles[row];
 }
 
-String Sm90Planner::refuse() const {
+// Why the path cannot take the problem on the device; "" if it can.
+String Sm90Planner::cannot() const {
   if (caps.compute_major != 9 || caps.compute_minor != 0)
     return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
   if (!caps.sm90_code) return "this build holds no code for sm_90a";
-  const bool sm80 = caps.sm80_code && !is_disabled(caps, "cuda.sm80");
-  if (sm80 && sm80_whole_row(p, caps) >= 0)
-    return "a head fits one tile of cuda.sm80, whose workgroups take several heads";
   const String splits = splits_refusal();
   if (!splits.empty()) return splits;
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
@@ -279,16 +269,9 @@ String Sm90Planner::refuse() const {
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
   if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
-  if (splitting_pays(p, caps.cores))
-    return text(
-        "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
-        (long long)p.seq_q, (long long)(p.batch * p.heads_q));
   if (p.sink_of_rows)
     return text("the %lld rows that share keys, with a sink each, are one tile of cuda.sm80",
                 (long long)p.seq_q);
-  if (sm80 && sm80_packs_rows(p))
-    return text("the %lld rows that share keys are one tile of cuda.sm80",
-                (long long)(p.seq_q * p.group()));
   for (const String& why :
        {tensor_map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
         tensor_map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
@@ -297,6 +280,11 @@ String Sm90Planner::refuse() const {
                    : ""})
     if (!why.empty()) return why;
   return "";
+}
+
+String Sm90Planner::refuse() const {
+  const String why = cannot();
+  return why.empty() ? sm90_slower({p, caps}) : why;
 }
 
 bool Sm90Planner::choose(const Refuse& refuse) {
