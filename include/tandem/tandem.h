@@ -69,7 +69,7 @@ typedef enum tandem_status {
   TANDEM_ERROR_NO_BACKEND = -6,      /* not in this build, or its driver is not on this machine */
   TANDEM_ERROR_NO_DEVICE = -7,       /* no device with that index */
   TANDEM_ERROR_MISSING_FEATURE = -8, /* the device lacks, or you did not enable, something needed */
-  TANDEM_ERROR_WORKSPACE = -10,      /* workspace null, or misaligned, or its size too small */
+  TANDEM_ERROR_WORKSPACE = -10,      /* workspace null, misaligned, too small or overlapping */
   TANDEM_ERROR_CACHE = -11,          /* cache blob foreign, truncated or corrupted; nothing used */
   TANDEM_ERROR_BACKEND = -20,        /* a driver call failed; the message has its code */
   TANDEM_ERROR_DEVICE_LOST = -21,
@@ -370,7 +370,11 @@ typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU 
   uint64_t handle;
 } tandem_stream;
 
-typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
+/* Start from TANDEM_ARGS_INIT. No output, nor the workspace, shares an element with another buffer
+ * that the plan uses, as far as addresses tell: else INVALID_ARGUMENT, of the workspace WORKSPACE.
+ * Outputs may lie in gaps between others' elements, as gradients in a fused qkv buffer do; inputs
+ * may share anything. */
+typedef struct tandem_args {
   uint32_t struct_size;
   uint32_t reserved;        /* must be 0 */
   tandem_buffer q, k, v, o; /* o is read by backward */

@@ -106,6 +106,7 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   std::unique_ptr<Program> program;
   TANDEM_TRY(device.device->build(*plan, &program));
   warn_if_slow(device, *plan);
+  plan->overlap = OverlapCheck(*plan);
   plan->refusals = {};  // not needed any more
   *shared = {plan, share(std::move(program))};
   return Status();
@@ -113,8 +114,9 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
 
 bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
 
-// Checks that all tensors that the plan accesses are given, and that the workspace is large enough.
-Status check_args(const Plan& plan, const tandem_args& args) {
+// Checks that all tensors that the plan accesses are given, that the workspace is large enough, and
+// that no output shares memory. On Vulkan VulkanProgram checks the latter, which knows addresses.
+Status check_args(const NamedPlan& plan, const tandem_args& args) {
   if (args.reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.reserved is %u, must be 0", args.reserved);
   if (args.reserved2 != 0)
@@ -137,7 +139,11 @@ Status check_args(const Plan& plan, const tandem_args& args) {
   if (args.workspace_size < plan.workspace_size)
     return fail(TANDEM_ERROR_WORKSPACE, "args.workspace_size is %llu, this plan needs %llu",
                 (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace_size);
-  return Status();
+  if (plan.backend == Backend::vulkan) return Status();
+  return plan.overlap.check([&](const OverlapCheck::Arg& arg) {
+    const tandem_buffer& buffer = args.*arg.buffer;
+    return buffer.handle + buffer.offset;
+  });
 }
 
 // ---- cache blobs ----

@@ -7,11 +7,13 @@
 #include <mutex>
 
 #include "device.h"
+#include "kernels/overlap.h"
 
 namespace tandem {
 
 struct NamedPlan : Plan {
-  String full_name;         // with the problem line
+  String full_name;  // with the problem line
+  OverlapCheck overlap;
   double estimated_ms = 0;  // of one execute; 0: no time of a problem like this one is known
 };
 // What the plans of one problem share.

@@ -2,13 +2,10 @@
 #include "args.h"
 
 namespace tandem {
-namespace {
 
 uint64_t dtype_size(tandem_dtype dtype) {
   return dtype == TANDEM_BOOL8 ? 1 : dtype == TANDEM_F32 ? 4 : 2;
 }
-
-}  // namespace
 
 std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   const Problem& p = plan.problem;

@@ -37,6 +37,8 @@ constexpr int kArgCount = 0
 #include "args.inc"
     ;
 
+uint64_t dtype_size(tandem_dtype dtype);
+
 // Uses of all buffers, in the order of args.inc.
 std::array<ArgUse, kArgCount> arg_uses(const Plan& plan);
 

@@ -9,6 +9,7 @@
 
 #include "api/device.h"
 #include "debug.h"
+#include "kernels/overlap.h"
 #include "kernels/params.h"
 #include "vk.h"
 
@@ -117,6 +118,7 @@ class VulkanProgram final : public Program {
   Vec<Piece> pieces_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   Vec<Dispatch> dispatches_;
+  const OverlapCheck overlap_{plan_};
   Vec<ArgUse> uses_;  // buffers that it accesses, with the alignment that their addresses need
   String label_;      // label of an execute
 };

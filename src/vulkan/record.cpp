@@ -59,6 +59,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
         return Status();
       },
       &a));
+  TANDEM_TRY(overlap_.check([&](const OverlapCheck::Arg& arg) { return a.*arg.address; }));
 
   // Before anything is recorded.
   for (const Dispatch& d : dispatches_)

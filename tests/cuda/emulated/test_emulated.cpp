@@ -348,7 +348,8 @@ void manners(tandem_device* device) {
     tandem_plan* plan = nullptr;
     CHECK(tandem_plan_create(device, &run.problem, &plan) == TANDEM_OK, "-");
     tandem_args args = TANDEM_ARGS_INIT;
-    args.q = args.k = args.v = args.o = tandem_cuda_buffer(run.q.data());
+    args.q = args.k = args.v = tandem_cuda_buffer(run.q.data());
+    args.o = tandem_cuda_buffer(run.o.data());
     simt::next_launch() = row.error;
     CHECK(tandem_execute(plan, tandem_cuda_stream(nullptr), &args) == row.status, "error %d",
           int(row.error));

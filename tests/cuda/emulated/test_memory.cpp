@@ -33,7 +33,7 @@ constexpr Line kLines[] = {
 tandem_args args_of(uint64_t workspace_size) {
   tandem_args args = TANDEM_ARGS_INIT;
   uint64_t at = 4096;
-  for (tandem_buffer tandem_args::*b : kBuffers) args.*b = {at += 4096, 0};
+  for (tandem_buffer tandem_args::*b : kBuffers) args.*b = {at += 1 << 24, 0};
   args.workspace_size = workspace_size;
   return args;
 }
