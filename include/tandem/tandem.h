@@ -8,6 +8,10 @@
  * Threads   Any function may be called from any thread; destroying an object must not race with its
  *           use. One plan may be executed from many threads at once when each call has its own
  *           stream and its own workspace.
+ * Fork      A child of fork() may use and destroy the CPU devices of its parent, and their plans,
+ *           whatever other threads were doing with them. Devices and plans of GPUs are refused
+ *           there with INVALID_ARGUMENT, as drivers do not survive a fork; destroying them calls no
+ *           driver and releases nothing. Callbacks may not fork.
  * Memory    The library never allocates device memory. You own every buffer, the workspace
  *           included, and keep buffers and plan alive until the GPU has finished. Pointers inside
  *           structs are read during the call and not kept. Host memory comes from operator new, or

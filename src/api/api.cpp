@@ -213,6 +213,7 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
     TANDEM_TRY(check_options(options, &given));
     const HostMemory memory(given);
     const HostScope scope(memory);
+    watch_forks();
     DeviceOptions checked;
     TANDEM_TRY(read_options(given, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
@@ -242,6 +243,7 @@ tandem_status execute(const tandem_plan* plan, const Backend* backend, const tan
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("plan", plan));
     const HostScope scope(plan->memory);
+    TANDEM_TRY(check_process("plan", *plan));
     if (!plan->program)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
     const NamedPlan& p = *plan->plan;
@@ -308,6 +310,7 @@ void tandem_device_destroy(tandem_device* device) {
     const HostMemory memory = device->memory;  // outlives the device
     const HostScope scope(memory);
     remove_handle(device);
+    if (left_behind(*device)) return Status();
     const std::unique_ptr<tandem_device> gone(device);
     const int plans = orphan_plans(device);
     if (plans == 0) return Status();
@@ -352,6 +355,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
+    TANDEM_TRY(check_process("device", *device));
     TANDEM_TRY(check_not_null("size", size));
     Vec<uint8_t> body;
     TANDEM_TRY(device->device->cache_get(&body));
@@ -379,6 +383,7 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
+    TANDEM_TRY(check_process("device", *device));
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
     if (size < sizeof(header))
@@ -455,6 +460,7 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
+    TANDEM_TRY(check_process("device", *device));
     TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
     tandem_problem whole;
@@ -485,6 +491,7 @@ void tandem_plan_destroy(tandem_plan* plan) {
   border([&]() -> Status {
     TANDEM_TRY(check_handle("plan", plan));
     remove_handle(plan);
+    if (left_behind(*plan)) return Status();
     leave_device(plan);
     delete plan;
     return Status();

@@ -21,6 +21,7 @@
 
 namespace tandem {
 struct Handle : HostObject {
+  const uint64_t born = fork_count();           // the process that it was made in
   Handle *earlier = nullptr, *later = nullptr;  // list of live handles, where that is checked
 };
 }  // namespace tandem
@@ -30,7 +31,7 @@ struct tandem_device : tandem::Handle {
   std::unique_ptr<tandem::Device> device;
   tandem::PlanCache cache;
   tandem::Warned warned;
-  std::mutex mutex;  // of the list of its plans
+  tandem::ForkMutex mutex;  // of the list of its plans
   tandem_plan* plans = nullptr;
 };
 
@@ -45,7 +46,7 @@ struct tandem_plan : tandem::Handle {
 namespace tandem {
 
 inline void join_device(tandem_plan* plan, tandem_device* device) noexcept {
-  const std::lock_guard<std::mutex> lock(device->mutex);
+  const std::lock_guard<ForkMutex> lock(device->mutex);
   plan->device = device;
   plan->after = device->plans;
   if (plan->after) plan->after->before = plan;
@@ -54,14 +55,14 @@ inline void join_device(tandem_plan* plan, tandem_device* device) noexcept {
 
 inline void leave_device(tandem_plan* plan) noexcept {
   if (!plan->device) return;
-  const std::lock_guard<std::mutex> lock(plan->device->mutex);
+  const std::lock_guard<ForkMutex> lock(plan->device->mutex);
   (plan->before ? plan->before->after : plan->device->plans) = plan->after;
   if (plan->after) plan->after->before = plan->before;
 }
 
 // Releases the plans' programs; returns the number of plans.
 inline int orphan_plans(tandem_device* device) noexcept {
-  const std::lock_guard<std::mutex> lock(device->mutex);
+  const std::lock_guard<ForkMutex> lock(device->mutex);
   int count = 0;
   for (tandem_plan* plan = device->plans; plan; plan = plan->after, ++count) {
     plan->program.reset();
@@ -73,7 +74,7 @@ inline int orphan_plans(tandem_device* device) noexcept {
 
 #if TANDEM_CHECK_HANDLES
 struct LiveHandles {
-  std::mutex mutex;
+  ForkMutex mutex;
   Handle* first = nullptr;
 };
 inline LiveHandles& live_handles() {
@@ -87,7 +88,7 @@ inline LiveHandles& live_handles() {
 inline void add_handle([[maybe_unused]] Handle* handle) noexcept {
 #if TANDEM_CHECK_HANDLES
   LiveHandles& live = live_handles();
-  const std::lock_guard<std::mutex> lock(live.mutex);
+  const std::lock_guard<ForkMutex> lock(live.mutex);
   handle->later = live.first;
   if (handle->later) handle->later->earlier = handle;
   live.first = handle;
@@ -97,10 +98,27 @@ inline void add_handle([[maybe_unused]] Handle* handle) noexcept {
 inline void remove_handle([[maybe_unused]] Handle* handle) noexcept {
 #if TANDEM_CHECK_HANDLES
   LiveHandles& live = live_handles();
-  const std::lock_guard<std::mutex> lock(live.mutex);
+  const std::lock_guard<ForkMutex> lock(live.mutex);
   (handle->earlier ? handle->earlier->later : live.first) = handle->later;
   if (handle->later) handle->later->earlier = handle->earlier;
 #endif
+}
+
+// Whether an ancestor process made it, with a driver that does not work in this one. A driver may
+// not be asked for anything then, not even to release what it has.
+inline bool left_behind(const tandem_device& device) {
+  return device.born != fork_count() && device.device->caps().backend != Backend::cpu;
+}
+inline bool left_behind(const tandem_plan& plan) {
+  return plan.born != fork_count() && plan.plan->backend != Backend::cpu;
+}
+template <typename Made>
+Status check_process(const char* what, const Made& made) {
+  if (!left_behind(made)) return Status();
+  return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+              "%s was made before this process was forked, and GPU drivers do not survive a fork: "
+              "make devices in the process that uses them",
+              what);
 }
 
 // Checks a handle that a function was given.
@@ -108,7 +126,7 @@ inline Status check_handle(const char* what, const Handle* handle) {
   if (!handle) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 #if TANDEM_CHECK_HANDLES
   LiveHandles& live = live_handles();
-  const std::lock_guard<std::mutex> lock(live.mutex);
+  const std::lock_guard<ForkMutex> lock(live.mutex);
   const Handle* found = live.first;
   while (found && found != handle) found = found->later;
   if (!found)

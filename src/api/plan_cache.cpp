@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 namespace tandem {
 namespace {
@@ -26,7 +27,7 @@ PlanCache::Entry* PlanCache::look_up(const tandem_problem& problem, uint64_t has
 
 SharedPlan PlanCache::find(const tandem_problem& problem) {
   const uint64_t hash = hash_of(problem);
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkMutex> lock(mutex_);
   const Entry* entry = look_up(problem, hash);
   return entry ? entry->plan : SharedPlan();
 }
@@ -34,7 +35,7 @@ SharedPlan PlanCache::find(const tandem_problem& problem) {
 SharedPlan PlanCache::add(const tandem_problem& problem, SharedPlan plan) {
   const uint64_t hash = hash_of(problem);
   SharedPlan old;  // destroyed after the lock is released
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkMutex> lock(mutex_);
   if (const Entry* entry = look_up(problem, hash)) return entry->plan;
   if (entries_.size() < kPlans) {
     entries_.push_back({hash, ++uses_, problem, plan});

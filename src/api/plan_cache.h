@@ -4,8 +4,8 @@
 #ifndef TANDEM_SRC_API_PLAN_CACHE_H
 #define TANDEM_SRC_API_PLAN_CACHE_H
 #include <memory>
-#include <mutex>
 
+#include "base/fork.h"
 #include "device.h"
 #include "kernels/overlap.h"
 
@@ -40,7 +40,7 @@ class PlanCache {
   };
   Entry* look_up(const tandem_problem& problem, uint64_t hash);
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   Vec<Entry> entries_;
   uint64_t uses_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/fork.h"
 #include "base/host_memory.h"
 
 namespace tandem {
@@ -17,7 +18,7 @@ class Warned {
   bool tells(const String& reason) noexcept {
     uint64_t hash = 0xcbf29ce484222325u;
     for (char c : reason) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<ForkMutex> lock(mutex_);
     for (size_t n = 0; n < count_; ++n)
       if (hashes_[n] == hash) return false;
     if (count_ == kReasons) return false;
@@ -26,7 +27,7 @@ class Warned {
   }
 
  private:
-  std::mutex mutex_;
+  ForkMutex mutex_;
   uint64_t hashes_[kReasons] = {};
   size_t count_ = 0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "pool.h"
 
+#include <algorithm>
 #include <new>
 #include <thread>
 
@@ -14,12 +15,16 @@ void* Pool::Scratch::data() const {
 }
 
 Pool::Pool(unsigned threads) {
-  if (threads == 0) threads = std::thread::hardware_concurrency();
-  if (threads == 0) threads = 1;
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   scratch_.resize(threads);
   workers_.reserve(threads - 1);
+  start();
+  watch();
+}
+
+void Pool::start() {
   try {
-    for (unsigned slot = 0; slot + 1 < threads; ++slot) {
+    for (auto slot = unsigned(workers_.size()); slot + 1 < threads(); ++slot) {
       workers_.push_back({this, slot, {}});
       try {
         workers_.back().start();
@@ -34,7 +39,22 @@ Pool::Pool(unsigned threads) {
   }
 }
 
-Pool::~Pool() { stop(); }
+Pool::~Pool() {
+  unwatch();
+  stop();
+}
+
+// The workers are not there, and what they and other callers had locked stays locked. The scratch
+// memory is kept.
+void Pool::after_fork_in_child() noexcept {
+  workers_.clear();  // joins nothing
+  new (&turn_) std::mutex;
+  new (&mutex_) std::mutex;
+  new (&wake_) std::condition_variable;
+  new (&done_) std::condition_variable;
+  new (&error_) std::exception_ptr;
+  seats_ = wakes_ = busy_ = 0;
+}
 
 void Pool::stop() {
   {
@@ -43,6 +63,8 @@ void Pool::stop() {
   }
   wake_.notify_all();
   for (Worker& w : workers_) w.join();
+  workers_.clear();
+  quit_ = false;
 }
 
 void Pool::Worker::serve() const {
@@ -87,38 +109,53 @@ void Pool::drain(unsigned slot) {
   }
 }
 
+// With the mutex locked: how many workers this thread is to wake. Each thread wakes two, so that
+// waking many takes the caller no longer than waking a few.
+unsigned Pool::take_wakes() {
+  const unsigned count = std::min(wakes_, 2u);
+  wakes_ -= count;
+  return count;
+}
+
+void Pool::wake(unsigned count) {
+  for (unsigned n = 0; n < count; ++n) wake_.notify_one();
+}
+
 void Pool::serve(unsigned slot) {
   std::unique_lock<std::mutex> lock(mutex_);
-  for (uint64_t seen = 0;;) {
-    wake_.wait(lock, [&] { return quit_ || job_ != seen; });
+  for (;;) {
+    wake_.wait(lock, [&] { return quit_ || seats_ > 0; });
     if (quit_) return;
-    seen = job_;
+    --seats_;
+    ++busy_;
+    const unsigned wakes = take_wakes();
     lock.unlock();
+    wake(wakes);
     drain(slot);
     lock.lock();
     if (--busy_ == 0) done_.notify_one();
   }
 }
 
-void Pool::run(int64_t units, const Work& work, bool alone) {
+void Pool::run(int64_t units, const Work& work, unsigned most) {
   if (units <= 0) return;
   std::lock_guard<std::mutex> turn(turn_);
-  alone = alone || units == 1 || workers_.empty();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    work_ = &work;
-    units_ = units;
-    next_.store(0, std::memory_order_relaxed);
-    error_ = nullptr;
-    if (!alone) {
-      busy_ = unsigned(workers_.size());
-      ++job_;
-    }
-  }
-  if (!alone) wake_.notify_all();
-  drain(unsigned(workers_.size()));
+  const auto others =
+      unsigned(std::min({units, int64_t(std::max(most, 1u)), int64_t(threads())}) - 1);
+  if (others > 0 && workers_.empty()) start();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!alone) done_.wait(lock, [&] { return busy_ == 0; });
+  work_ = &work;
+  units_ = units;
+  next_.store(0, std::memory_order_relaxed);
+  error_ = nullptr;
+  seats_ = wakes_ = others;
+  const unsigned wakes = take_wakes();
+  lock.unlock();
+  wake(wakes);
+  drain(unsigned(scratch_.size() - 1));
+  lock.lock();
+  seats_ = wakes_ = 0;
+  done_.wait(lock, [&] { return busy_ == 0; });
   if (error_) std::rethrow_exception(error_);
 }
 

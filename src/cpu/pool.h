@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The threads of a CPU device and their scratch memory. One job runs at a time, on all threads,
-// including the caller's.
+// The threads of a CPU device and their scratch memory. One job runs at a time, on the caller's
+// thread and on as many others as it is worth. A job does not wait for threads that wake when its
+// work has been taken, so it is no slower where others keep the processors busy.
 #ifndef TANDEM_SRC_CPU_POOL_H
 #define TANDEM_SRC_CPU_POOL_H
 #include <atomic>
@@ -18,36 +19,39 @@
 #define TANDEM_PTHREADS 0
 #endif
 
+#include "base/fork.h"
 #include "base/host_memory.h"
 
 namespace tandem {
 
-class Pool {
+class Pool final : private ForkHook {
  public:
   explicit Pool(unsigned threads);  // 0: one per hardware thread
   ~Pool();
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
 
-  unsigned threads() const { return unsigned(workers_.size()) + 1; }
+  unsigned threads() const { return unsigned(scratch_.size()); }
 
   // Makes every thread's scratch at least this large; throws std::bad_alloc.
   void reserve(size_t scratch_bytes);
 
   // Calls work(unit, scratch) for every unit below units, started in ascending order. Returns when
   // all are done, and rethrows the first exception. scratch is 64-byte aligned and belongs to the
-  // thread. alone: runs on the calling thread only, for jobs not worth waking the others.
+  // thread. most: threads that the job is worth, the caller's included.
   using Work = FunctionRef<void(int64_t unit, void* scratch)>;
-  void run(int64_t units, const Work& work, bool alone = false);
+  void run(int64_t units, const Work& work, unsigned most = ~0u);
 
  private:
   struct Scratch {
     Vec<unsigned char> bytes;
     void* data() const;
   };
+  void start();
   void serve(unsigned slot);
   void drain(unsigned slot);
+  unsigned take_wakes();
+  void wake(unsigned count);
   void stop();
+  void after_fork_in_child() noexcept override;
 
   // std::thread allocates, and cannot be given an allocator.
   struct Worker {
@@ -65,7 +69,7 @@ class Pool {
     void serve() const;
   };
 
-  Vec<Worker> workers_;   // those that run
+  Vec<Worker> workers_;   // those that run: all, or none in a child of fork() before its first job
   Vec<Scratch> scratch_;  // one per thread, the caller's last
   size_t scratch_bytes_ = 0;
   const HostMemory memory_ = HostScope::current();  // of the workers
@@ -73,8 +77,9 @@ class Pool {
   std::mutex turn_;  // held while a job runs
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  uint64_t job_ = 0;  // incremented by every job
-  unsigned busy_ = 0;
+  // Of the job: workers that may still join it, those of them that no thread has set out to wake,
+  // and workers that have joined and are not done.
+  unsigned seats_ = 0, wakes_ = 0, busy_ = 0;
   bool quit_ = false;
   const Work* work_ = nullptr;
   int64_t units_ = 0;

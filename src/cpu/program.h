@@ -2,6 +2,7 @@
 // The programs of the CPU paths, and their access to tensors.
 #ifndef TANDEM_SRC_CPU_PROGRAM_H
 #define TANDEM_SRC_CPU_PROGRAM_H
+#include <algorithm>
 #include <memory>
 
 #include "api/device.h"
@@ -20,6 +21,11 @@ T* address(const tandem_buffer& b) {
 inline float* delta_of(const Plan& plan, const tandem_args& args) {
   return reinterpret_cast<float*>(address<char>(args.workspace) +
                                   plan.scratch[Scratch::delta].offset);
+}
+
+// Threads that a problem is worth, where each is to have so many flops.
+inline unsigned worth_threads(const Problem& problem, double flops_of_thread) {
+  return 1 + unsigned(std::min(problem_flops(problem) / flops_of_thread, 1e6));
 }
 
 // The pool outlives the program: plans are destroyed before their device.

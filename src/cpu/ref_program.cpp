@@ -114,7 +114,8 @@ struct Call {
 
 class RefProgram final : public Program {
  public:
-  RefProgram(const Plan& plan, Pool& pool) : plan_(plan), pool_(pool) {}
+  RefProgram(const Plan& plan, Pool& pool)
+      : plan_(plan), pool_(pool), threads_(worth_threads(plan.problem, kFlopsOfThread)) {}
 
   Status record(tandem_stream, const tandem_args& args) const override {
     const Problem& p = plan_.problem;
@@ -124,7 +125,7 @@ class RefProgram final : public Program {
         // If entries share rows, each entry writes them, so they run on one thread (alone).
         pool_.run(
             batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); },
-            call.q.shared || call.kv.shared);
+            call.q.shared || call.kv.shared ? 1 : threads_);
       };
       const auto is = [&](void (RefProgram::*unit)(const Call&, int64_t, int64_t) const) {
         return [this, unit](const Call& c, int64_t b, int64_t h) { (this->*unit)(c, b, h); };
@@ -380,8 +381,10 @@ class RefProgram final : public Program {
     for (size_t n = 0; n < from.size(); ++n) to[n] = float(from[n]);
   }
 
+  static constexpr double kFlopsOfThread = 1e5;
   const Plan plan_;
   Pool& pool_;
+  const unsigned threads_;
 };
 
 }  // namespace

@@ -11,9 +11,9 @@
 namespace tandem {
 namespace {
 
-constexpr int kDefaultTile = 64;     // tile of a launch that names none
-constexpr int kDotBlock = 256;       // rows of a bwd_dot unit
-constexpr double kAloneBelow = 1e6;  // flops below which waking the other threads costs more
+constexpr int kDefaultTile = 64;        // tile of a launch that names none
+constexpr int kDotBlock = 256;          // rows of a bwd_dot unit
+constexpr double kFlopsOfThread = 1e6;  // with fewer a thread takes longer to wake than to work
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -61,7 +61,6 @@ class SimdProgram final : public Program {
       bytes = std::max(bytes, carver.used());
     }
     pool_.reserve(bytes);
-    alone_ = problem_flops(plan.problem) < kAloneBelow;
   }
 
   Status record(tandem_stream, const tandem_args& args) const override {
@@ -185,7 +184,7 @@ class SimdProgram final : public Program {
           const int64_t n = unit % tiles, head = unit / tiles;
           body(head / heads, head % heads, int(last_first ? tiles - 1 - n : n), scratch);
         },
-        alone_);
+        threads_);
   }
 
   void fwd(const Launch& launch, const tandem_args& args) const {
@@ -290,7 +289,7 @@ class SimdProgram final : public Program {
   const Plan plan_;
   Pool& pool_;
   const SimdKernels& kernels_;
-  bool alone_ = false;
+  const unsigned threads_ = worth_threads(plan_.problem, kFlopsOfThread);
 };
 
 }  // namespace

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What was freed too early. This program has src/api/api.cpp as builds with assertions have it
 // (TANDEM_CHECK_HANDLES), so that handles which are gone are recognised; that a device knows its
-// plans is so in every build.
+// plans is so in every build, and that drivers of GPUs are left alone in a child of fork().
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
+#include "api/handles.h"
 #include "api_fixture.h"
+#if defined(__unix__) || defined(__APPLE__)
+#include "in_child.h"
+#endif
 
 namespace {
 
@@ -95,3 +99,77 @@ TEST_CASE("handles: what is gone, and what never was, is recognised") {
   }
   CHECK(none == untouched<tandem_plan>());
 }
+
+#if defined(__unix__) || defined(__APPLE__)
+namespace {
+
+int driver_calls = 0;
+
+struct DriverProgram : tandem::Program {
+  ~DriverProgram() override { ++driver_calls; }
+  tandem::Status record(tandem_stream, const tandem_args&) const override {
+    return ++driver_calls, tandem::Status();
+  }
+};
+
+struct DriverDevice : tandem::Device {
+  explicit DriverDevice(tandem::Backend backend) { caps_.backend = backend; }
+  ~DriverDevice() override { ++driver_calls; }
+  tandem::Status build(const tandem::Plan&, std::unique_ptr<tandem::Program>*) override {
+    return ++driver_calls, tandem::Status();
+  }
+  tandem::Status cache_get(tandem::Vec<uint8_t>*) override {
+    return ++driver_calls, tandem::Status();
+  }
+  tandem::Status cache_set(const uint8_t*, size_t) override {
+    return ++driver_calls, tandem::Status();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("handles: a GPU's device and plans in a child of fork()") {
+  tandem::watch_forks();
+  for (const tandem::Backend backend : {tandem::Backend::vulkan, tandem::Backend::cuda}) {
+    auto* device = new tandem_device;
+    device->device.reset(new DriverDevice(backend));
+    auto* plan = new tandem_plan;
+    const auto named = tandem::make_host_shared<tandem::NamedPlan>();
+    named->backend = backend;
+    plan->plan = named;
+    plan->program = std::make_shared<DriverProgram>();
+    tandem::add_handle(device);
+    tandem::add_handle(plan);
+    tandem::join_device(plan, device);
+    driver_calls = 0;
+    const auto refused = [](tandem_status status) {
+      return status == kArgument && says("before this process was forked");
+    };
+    const auto use = [&] {
+      const tandem_args args = TANDEM_ARGS_INIT;
+      const tandem_problem problem = good_problem();
+      tandem_plan* none = untouched<tandem_plan>();
+      size_t size = 0;
+      if (!refused(tandem_execute(plan, {0}, &args)) || !says("plan was")) return 1;
+      if (!refused(tandem_plan_create(device, &problem, &none)) || !says("device was")) return 2;
+      if (!refused(tandem_device_get_cache(device, &size, nullptr))) return 3;
+      if (!refused(tandem_device_set_cache(device, 1, ""))) return 4;
+      tandem_device_info info{};
+      info.struct_size = sizeof info;
+      if (tandem_device_get_info(device, &info) != TANDEM_OK) return 5;  // asks no driver
+      tandem_plan_destroy(plan);
+      tandem_device_destroy(device);
+      if (none != untouched<tandem_plan>() || driver_calls != 0) return 6;
+      return tandem_execute(plan, {0}, &args) == kArgument && says("not alive") ? 0 : 7;
+    };
+    CHECK(in_child(use) == 0);
+    CHECK(in_child([&] { return in_child(use); }) == 0);
+    // In this process all is as before.
+    const tandem_args args = TANDEM_ARGS_INIT;
+    CHECK(tandem_execute(plan, {0}, &args) == TANDEM_OK);
+    tandem_plan_destroy(plan);
+    tandem_device_destroy(device);
+    CHECK(driver_calls == 2);
+  }
+}
+#endif

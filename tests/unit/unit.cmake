@@ -29,6 +29,10 @@ function(tandem_border_test name) # with nothing but the library
 endfunction()
 tandem_border_test(threads)
 tandem_border_test(lengths)
+if(UNIX)
+  tandem_border_test(fork)
+  set_tests_properties(fork PROPERTIES TIMEOUT 600)
+endif()
 # Handles that are gone, as builds with assertions know them: src/api/api.cpp once more, in place of the library's.
 add_executable(tandem_handles $<TARGET_OBJECTS:tandem_test_main> unit/test_handles.cpp ${PROJECT_SOURCE_DIR}/src/api/api.cpp)
 tandem_test_target(tandem_handles)
