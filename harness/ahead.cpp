@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "base/usable_threads.h"
+
 namespace tandem::harness {
 
 PlansAhead::PlansAhead(std::function<bool(PlanAhead*)> next) : next_(std::move(next)) {
   // Most plans have two pipelines or more, which the device compiles side by side.
-  const unsigned wanted = std::max(1u, std::thread::hardware_concurrency() / 2);
+  const unsigned wanted = std::max(1u, usable_threads() / 2);
   for (unsigned n = 0; n < wanted; ++n) {
     try {
       threads_.emplace_back([this] { serve(); });

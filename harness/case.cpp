@@ -2,8 +2,8 @@
 // A case's inputs, its reference, and the judgement of what devices made of it.
 #include <algorithm>
 #include <cmath>
-#include <thread>
 
+#include "base/usable_threads.h"
 #include "case_impl.h"
 
 namespace tandem::harness {
@@ -241,7 +241,7 @@ void Case::make_reference() {
 
   const double work = double(problem.batch * problem.heads_q) * double(problem.seq_q) *
                       double(problem.seq_kv) * double(problem.head_dim + problem.head_dim_v);
-  const unsigned threads = work < 1e6 ? 1 : std::max(1u, std::thread::hardware_concurrency());
+  const unsigned threads = work < 1e6 ? 1 : usable_threads();
   const double plain = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
   c.f32_roundings = plain + extra_roundings(checked, plain, largest(inputs.bias),
                                             largest(inputs.dist_bias), largest(inputs.slope));

@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/usable_threads.h"
 #include "session.h"
 
 namespace tandem::harness {
@@ -401,8 +402,7 @@ void HostTensor::fill_normal(uint64_t seed, double scale) {
   const int64_t heads = dims.b * dims.h;
   const bool apart = (dims.b == 1 || layout.stride[0] > 0) && (dims.h == 1 || layout.stride[1] > 0);
   const bool many = dims.count() > 1000000 && apart;
-  const int64_t count =
-      many ? std::min<int64_t>(heads, std::max(1u, std::thread::hardware_concurrency())) : 1;
+  const int64_t count = many ? std::min<int64_t>(heads, usable_threads()) : 1;
   const auto fill = [&](int64_t first) {
     for (int64_t n = first; n < heads; n += count)
       for (int64_t s = 0; s < dims.s; ++s)

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends.h"
+#include "base/usable_threads.h"
 
 namespace tandem::harness {
 namespace {
@@ -106,7 +107,7 @@ std::vector<DeviceName> list_devices() {
   std::vector<DeviceName> devices;
   DeviceName cpu;
   cpu.name = "cpu";
-  cpu.human = std::to_string(std::max(1u, std::thread::hardware_concurrency())) + " threads";
+  cpu.human = std::to_string(usable_threads()) + " threads";
   devices.push_back(cpu);
   list_vulkan(&devices);
   list_cuda(&devices);

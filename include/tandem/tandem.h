@@ -106,9 +106,10 @@ typedef enum tandem_log_level {
 /* NULL, or start from TANDEM_DEVICE_OPTIONS_INIT. */
 typedef struct tandem_device_options {
   uint32_t struct_size;
-  /* CPU device: worker threads; 0 means one per hardware thread. Vulkan: threads that make the
-   * pipelines of a plan, the calling one included; 0 means up to 8, but 1 with any callbacks of
-   * yours for memory. */
+  /* CPU device: threads of an execute, the calling one included; 0 means as many as may run at
+   * once, by affinity and container quota when the device is made. Vulkan: threads that make the
+   * pipelines of a plan, the calling one included; 0 means as many, up to 8, but 1 with any
+   * callbacks of yours for memory. */
   uint32_t threads;
   const void* next; /* must be NULL in this version */
   void* user;       /* given back to log */

@@ -5,6 +5,8 @@
 #include <new>
 #include <thread>
 
+#include "base/usable_threads.h"
+
 namespace tandem {
 
 constexpr size_t kAlign = 64;
@@ -15,7 +17,7 @@ void* Pool::Scratch::data() const {
 }
 
 Pool::Pool(unsigned threads) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = usable_threads();
   scratch_.resize(threads);
   workers_.reserve(threads - 1);
   start();

@@ -26,7 +26,7 @@ namespace tandem {
 
 class Pool final : private ForkHook {
  public:
-  explicit Pool(unsigned threads);  // 0: one per hardware thread
+  explicit Pool(unsigned threads);  // 0: usable_threads()
   ~Pool();
 
   unsigned threads() const { return unsigned(scratch_.size()); }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <thread>
 
 #include "base/structs.h"
+#include "base/usable_threads.h"
 #include "plan/planner.h"
 
 #if defined(_WIN32)
@@ -232,9 +232,7 @@ uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
 
 // Threads that make the pipelines of a plan: as many as a backward on a matrix path has pipelines,
 // where there are processors for them.
-unsigned default_threads() {
-  return std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
-}
+unsigned default_threads() { return std::min(8u, usable_threads()); }
 
 Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* desc) {
   TANDEM_TRY(read_struct("desc", given, desc));

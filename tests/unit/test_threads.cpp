@@ -7,10 +7,17 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#include <sys/resource.h>
+#endif
 
 #include "tandem/tandem.h"
 
@@ -156,3 +163,48 @@ TEST_CASE("threads: devices of every thread's own, and messages") {
           return refused;
         }) == 0);
 }
+
+#ifdef __linux__
+TEST_CASE("threads: by default as many as the thread that makes the device may use") {
+  std::string text;
+  std::thread([&] {
+    cpu_set_t allowed, one;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    CPU_ZERO(&one);
+    for (int n = 0; n < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++n)
+      if (CPU_ISSET(n, &allowed)) CPU_SET(n, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) return;
+    tandem_device* device = nullptr;
+    if (tandem_cpu_device_create(nullptr, &device) != TANDEM_OK) return;
+    std::vector<char> room(tandem_device_describe(device, nullptr, 0));
+    tandem_device_describe(device, room.data(), room.size());
+    text = room.data();
+    tandem_device_destroy(device);
+  }).join();
+  CAPTURE(text);
+  const size_t at = text.find("threads");
+  REQUIRE(at != std::string::npos);
+  CHECK(std::atoi(text.c_str() + at + std::strlen("threads")) == 1);
+}
+
+TEST_CASE("threads: a small problem does not wake all") {
+  Device cpu(192);
+  const tandem_problem problem = parse("fwd f32 b1 hq2 hk2 sq64 sk64 d32 dv32");
+  tandem_plan* plan = nullptr;
+  REQUIRE(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
+  const Tensors tensors;
+  const auto waits = [] {  // of all threads of this process
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw;
+  };
+  REQUIRE(tandem_execute(plan, tandem_stream{}, &tensors.args()) == TANDEM_OK);
+  constexpr int kTimes = 50;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // all have begun
+  const long before = waits();
+  for (int n = 0; n < kTimes; ++n)
+    REQUIRE(tandem_execute(plan, tandem_stream{}, &tensors.args()) == TANDEM_OK);
+  CHECK(waits() - before < 20 * kTimes);
+  tandem_plan_destroy(plan);
+}
+#endif

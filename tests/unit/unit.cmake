@@ -7,7 +7,7 @@ add_executable(tandem_tests
   plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_splits.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
   unit/test_overlap.cpp unit/test_shared_memory.cpp
   unit/test_reference.cpp unit/test_reference_features.cpp unit/test_reference_path.cpp unit/test_harness.cpp
-  unit/test_repeats.cpp unit/test_tile_range.cpp unit/test_verbose.cpp parity/recorded_session.cpp)
+  unit/test_repeats.cpp unit/test_tile_range.cpp unit/test_usable_threads.cpp unit/test_verbose.cpp parity/recorded_session.cpp)
 tandem_test_target(tandem_tests)
 target_compile_definitions(tandem_tests PRIVATE TANDEM_WITH_VULKAN=$<BOOL:${TANDEM_WITH_VULKAN}>
   TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
