@@ -4,6 +4,7 @@
 //
 //   tandem_gates TABLE           compile all, hold them to the rules below, compare with TABLE
 //   tandem_gates --part TABLE    a part of them
+//   tandem_gates --rules         compile all, hold them to the rules: for GPUs that have no table
 //   tandem_gates --write TABLE   compile all, and write TABLE; --write-part: a part of them
 //   tandem_gates --plans FILE    compile nothing, compare what the planner says with FILE
 //   tandem_gates --write-plans FILE
@@ -425,6 +426,7 @@ int run(int argc, char** argv) {
   const String option = argc == 3 ? argv[1] : "";
   if (argc != 2 && option.empty()) return std::puts("usage: see the top of gates.cpp"), 2;
   const String file = argv[argc - 1];
+  const bool rules = argc == 2 && file == "--rules";
   if (option == "--show") return show(file);
   if (option == "--crash") return find_crash(file);
   if (option == "--plans") return compare_plans(file);
@@ -435,8 +437,11 @@ int run(int argc, char** argv) {
 
   const Outcome now = compile_all({part});
   for (const String& fault : now.faults) std::printf("  %s\n", fault.c_str());
-  std::printf("%zu pipelines, %s: %zu faults\n", now.rows.size(), now.driver.c_str(),
-              now.faults.size());
+  const auto spills = [](const String& row) { return place_of(row).spills > 0; };
+  std::printf("%zu pipelines, %s: %zu faults; %zd pipelines spill\n", now.rows.size(),
+              now.driver.c_str(), now.faults.size(),
+              std::count_if(now.rows.begin(), now.rows.end(), spills));
+  if (rules) return !now.faults.empty();
   if (writes) {
     std::vector<String> lines = {
         "# Written by scripts/gates --write; do not edit. What a compiler says of the kernels.",
