@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Writes docs/guide/python-api.md from the docstrings of the package's public modules.
+"""Writes a page of every function from the docstrings of the package's public modules.
 
-api_page.py            write the page
-api_page.py --check    change nothing; exit with 1 where the page would change
+api_page.py [FILE]     build/python-api.md by default
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "python-api.md"
+PAGE = Path(__file__).resolve().parents[2] / "build" / "python-api.md"
 WIDTH = 100
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields): ?(.*)$")
 ENTRY = re.compile(r"^([*\w]+(?:, [*\w]+)*): (.*)$")
 
 HEAD = """\
-<!-- Written by scripts/python-api from the docstrings; do not edit. -->
+<!-- Written by scripts/python-api from the docstrings. -->
 # Python: every function
-[The guide](python.md) says how things go together; what is computed stands in
-[semantics](semantics.md). Shapes are in brackets: B batch entries, Hq heads of queries, Hk of
-keys and values, Sq queries, Sk keys, D the size of a head of q and k, Dv that of v. f32, f16 and
-bf16 are the element types float32, float16 and bfloat16.
+[The guide](../docs/guide/python.md) says how things go together; what is computed stands in
+[semantics](../docs/guide/semantics.md). Shapes are in brackets: B batch entries, Hq heads of
+queries, Hk of keys and values, Sq queries, Sk keys, D the size of a head of q and k, Dv that of v.
+f32, f16 and bf16 are the element types float32, float16 and bfloat16.
 """
 
 
@@ -171,15 +170,12 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main(*options: str) -> int:
-    made = page()
-    if "--check" in options:
-        same = PAGE.exists() and PAGE.read_text() == made
-        if not same:
-            print(f"{PAGE} is not what the docstrings say (scripts/python-api)")
-        return int(not same)
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(made)
+def main(file: str = str(PAGE)) -> int:
+    """Writes the page to a file; returns the exit status."""
+    out = Path(file)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page())
+    print(out)
     return 0
 
 
