@@ -14,6 +14,8 @@
 namespace tandem::harness {
 namespace {
 
+constexpr int64_t kBatched = 6;  // entries of a batched problem, at least
+
 constexpr uint32_t kOptionalGradients[] = {TANDEM_GRAD_BIAS, TANDEM_GRAD_DIST_BIAS,
                                            TANDEM_GRAD_SLOPE, TANDEM_GRAD_TAU, TANDEM_GRAD_SINK};
 
@@ -29,6 +31,7 @@ struct Kernels {
   // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
   // others: what a workgroup keeps from one entry to the next shows there.
   bool batched = false;
+  bool windows = false;  // batched, as Swin's windows: 16 bits, one bias, a mask of each entry
   tandem_dtype bias_dtype = TANDEM_F32, d_bias_dtype = TANDEM_F32;
   tandem_lengths lengths_q = TANDEM_LENGTHS_FULL, lengths_kv = TANDEM_LENGTHS_FULL;
   uint32_t gradients = TANDEM_GRAD_QKV;
@@ -95,6 +98,19 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
   if (k.batched && of_batch.chance(60)) {
     k.bias = true;
     (of_batch.chance(75) ? k.keep : k.alibi) = true;
+  }
+  // Every run has some: few of the problems above are for kernels that hold whole heads.
+  k.windows = group % 8 == 3;
+  if (k.windows) {
+    Kernels plain;
+    plain.backward = k.backward, plain.short_rows = k.short_rows, plain.windows = true;
+    plain.batched = plain.wide = plain.bias = plain.keep = true;
+    plain.dtype = of_batch.chance(50) ? TANDEM_F16 : TANDEM_BF16;
+    plain.d = plain.dv = 8 * of_batch.between(1, 8);
+    plain.cores = of_batch.pick(few);
+    plain.bias_dtype = of_batch.chance(75) ? plain.dtype : TANDEM_F32;
+    plain.d_bias_dtype = of_batch.chance(50) ? TANDEM_F32 : plain.bias_dtype;
+    k = plain;
   }
 
   const bool present[] = {k.bias, k.dist, k.alibi, k.normalizer == TANDEM_ELASTIC, k.sink};
@@ -174,10 +190,11 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30);
   if (split && k.short_rows && own.chance(60)) sq = own.between(1, 4), sk = own.between(200, 1500);
   if (k.batched) {
-    b = own.between(6, 24);
+    b = own.between(kBatched, 24);
     sq = random_length(own, own.chance(75) ? 49 : 144),
     sk = own.chance(60) ? sq : random_length(own, 144);
   }
+  if (k.windows) group = 1;
   // Too much work: first fewer heads, then shorter sequences. Entmax visits the keys several times.
   const auto work = [&] {
     return b * hk * group * sq * sk * (k.d + k.dv) * (k.normalizer == TANDEM_ENTMAX ? 3 : 1);
@@ -187,7 +204,11 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
       group = 2;
     else if (k.batched && sq * sk > 16 * 16)
       (sq > sk ? sq : sk) = std::max(sq, sk) * 2 / 3;
-    else if (b * hk > 2)
+    else if (k.batched && hk * group > 1)
+      hk = group = 1;
+    else if (k.batched && b > kBatched)
+      b = std::max(kBatched, b * 2 / 3);
+    else if (!k.batched && b * hk > 2)
       (b > 1 ? b : hk) = 1;
     else
       (sq > sk ? sq : sk) = std::max(sq, sk) * 2 / 3;
@@ -214,11 +235,12 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
     return r.pick(std::vector<int64_t>{1, p.heads_kv, p.heads_q, p.heads_q});
   };
   if (k.bias) {
-    const int64_t bias_batch = size(b, 30), bias_heads = heads();
+    const int64_t bias_batch = size(b, k.windows ? 0 : 30),
+                  bias_heads = k.windows ? p.heads_q : heads();
     set_bias(p, k.bias_dtype, bias_batch, bias_heads, k.one_row ? 1 : sq, k.d_bias_dtype);
   }
   if (k.keep) {
-    const int64_t keep_batch = size(b, 80), keep_heads = heads();
+    const int64_t keep_batch = size(b, k.windows ? 100 : 80), keep_heads = heads();
     set_keep(p, keep_batch, keep_heads, r.chance(30) ? 1 : sq);
   }
   const auto total = [&](tandem_lengths kind, int64_t seq) {

@@ -100,6 +100,30 @@ TEST_CASE("reuse: persistent kernels, backward" * doctest::skip(!at_least(Tier::
        "d_bias:f32 cores=1"});
 }
 
+// Sums over entries, heads and rows, and rows that share keys: what each member brings is its own.
+// On Vulkan a workgroup takes several members too. The last lines are for kernels that have one
+// tile a workgroup but keep dS, or the stages of heads, for all entries.
+TEST_CASE("reuse: sums over entries that differ" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      "reuse sums",
+      {"bwd bf16 b6 hq4 hk2 sq150 sk70 d40 bias:bf16:1x1x1 keep:6x4x1 dropout=0.25 grads=qb "
+       "d_bias:f32 cores=1",
+       "bwd f16 b6 hq2 sq60 sk70 d32 bias:f16:1x2x60 q_packed=200 kv_packed=250 grads=qkvb "
+       "d_bias:f32 cores=1",
+       "bwd f16 b6 hq2 sq60 sk70 d32 entmax=1.5 bias:f16:1x2x60 keep:6x1x1 grads=qkvb d_bias:f32 "
+       "cores=1",
+       "bwd f32 b6 hq2 sq70 sk90 d24 dist=40 elastic bottom_right q_padded kv_padded grads=qkvdt "
+       "cores=1",
+       "bwd f16 b5 hq2 sq140 sk72 d32 causal_bottom_right softcap=5 bias:f16:1x2x140 keep:5x2x140 "
+       "grads=qb d_bias:f16 cores=1",
+       "bwd f16 b6 hq2 sq140 sk72 d32 bias:f16:1x2x140 keep:6x1x140 grads=qkvb d_bias:f16 cores=1",
+       "bwd f16 b3 hq6 hk2 sq70 sk65 d64 alibi bias:f16:1x6x70 keep:3x6x70 grads=qkva cores=1",
+       "bwd f16 b4 hq2 sq150 sk70 d32 bias:f16:1x2x150 keep:4x1x150 grads=qkvb d_bias:f32",
+       "bwd bf16 b4 hq2 sq200 sk136 d128 causal_bottom_right bias:bf16:1x2x200 keep:4x1x1 "
+       "grads=qkvb d_bias:bf16",
+       "fwd bf16 b9 hq8 hk2 sq1 sk300 d64 kv_padded sink cores=1"});
+}
+
 // Batches as models have them, without a limit: every entry is compared.
 TEST_CASE("reuse: real batches" * doctest::skip(!at_least(Tier::device))) {
   check_lines("reuse real batches",

@@ -24,9 +24,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Any:
         *tensors, seed, offset, options = args
         inputs = Inputs(*tensors)
-        o, lse, serial = _kernels.forward(inputs, options, seed, offset)
+        o, lse = _kernels.forward(inputs, options, seed, offset)
         ctx.save_for_backward(*tensors, o, lse)
-        ctx.call = (options, seed, offset, serial)
+        ctx.call = (options, seed, offset)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return o, lse
@@ -38,7 +38,7 @@ class _Attention(torch.autograd.Function):
         bits = _ops.gradient_bits(ctx.needs_input_grad)
         if d_o is None or not bits:
             return tuple(results)
-        options, seed, offset, serial = ctx.call
+        options, seed, offset = ctx.call
         d_o = _ops.dense_rows(d_o)
         if torch.is_grad_enabled():  # somebody wants second derivatives: the operation says no
             made = _ops.attention_backward(
@@ -46,9 +46,7 @@ class _Attention(torch.autograd.Function):
             )
             made = [t if bits & bit else None for t, bit in zip(made, GRADIENTS.values())]  # noqa: B905
         else:
-            made = _kernels.backward(
-                d_o, Inputs(*tensors), o, lse, options, bits, seed, offset, serial
-            )
+            made = _kernels.backward(d_o, Inputs(*tensors), o, lse, options, bits, seed, offset)
         for place, t in zip(_ops.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
             if t is not None:
                 results[place] = t
@@ -277,7 +275,7 @@ def attention(
         ):  # fmt: skip
             o, lse = _Attention.apply(*inputs, seed, offset, options)
         else:
-            o, lse, _ = _kernels.forward(inputs, options, seed, offset)
+            o, lse = _kernels.forward(inputs, options, seed, offset)
     return (o, lse) if return_lse else o
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -119,7 +118,7 @@ class Call:
     """A plan with what every call of it needs. Kept in _plans, and nowhere else: what is dropped
     there may be destroyed."""
 
-    __slots__ = ("alignment", "like_q", "lse", "options", "outputs", "plan", "serial", "workspace")
+    __slots__ = ("alignment", "like_q", "lse", "options", "outputs", "plan", "workspace")
 
     def __init__(self, plan: Plan, inputs: Inputs, options: Options) -> None:
         self.plan = plan
@@ -131,10 +130,6 @@ class Call:
         shape = lse_shape(inputs.q, options, inputs.lengths_q)
         self.lse = torch.empty(1, dtype=torch.float32, device=inputs.q.device).expand(shape)
         self.outputs: tuple[tuple[int, bool], ...] = ()
-        self.serial = next(_serials)  # names the call in the key of its backward
-
-
-_serials = itertools.count(1)
 
 
 def _stream(q: Tensor, plan: Plan) -> int:
@@ -203,8 +198,8 @@ def _first_forward(key: object, inputs: Inputs, options: Options) -> Call:
     return _plan(key, inputs, {"o": o, "lse": lse}, options, FORWARD, 0)
 
 
-def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[Tensor, Tensor, int]:
-    """o in q's order of dimensions, lse, f32 [B, Hq, Sq], and a number for backward().
+def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[Tensor, Tensor]:
+    """o in q's order of dimensions, and lse, f32 [B, Hq, Sq].
 
     options: as intern() gives them.
     """
@@ -230,7 +225,7 @@ def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[T
         ),
         address, call.workspace, seed, offset,
     )  # fmt: skip
-    return o, lse, call.serial
+    return o, lse
 
 
 def new_gradients(inputs: Inputs, gradients: int) -> list[Tensor | None]:
@@ -270,18 +265,18 @@ def backward(
     gradients: int,
     seed: int,
     offset: int,
-    serial: int = 0,
 ) -> list[Tensor | None]:
     """The gradients whose bits are set, in the order of GRADIENTS; None for the others.
 
-    options: as intern() gives them. serial is what forward() gave with o and lse of these very
-    inputs; 0: they are of another source.
+    options: as intern() gives them. The key has the layout of each tensor as it is now: what
+    autograd saved may come back from hooks (offloading, checkpoints) with other strides than the
+    forward's.
     """
     q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
-    key: tuple[Any, ...] = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, gradients, serial)
-    if not serial:
-        key += tuple((t.shape, t.stride(), t.dtype, t.device) for t in (o, lse))
-        key += _key_of(inputs, options)
+    key = (
+        gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
+        o.device, lse.shape, lse.stride(), lse.dtype, lse.device, *_key_of(inputs, options),
+    )  # fmt: skip
     call: Call | None = _plans.find(key)
     made: list[Tensor | None]
     if call is None:

@@ -64,7 +64,7 @@ def attention(
         packed_q, packed_kv, seq_q, seq_kv, bshd,
     )  # fmt: skip
     inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
-    o, lse, _ = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
+    o, lse = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
     return o, lse
 
 
