@@ -507,6 +507,7 @@ void show(const Result& result, const Options& options) {
 
 int run(const Options& options) {
   int exit_code = 0;
+  if (!options.out.empty()) check_writable(options.out);
   if (!options.compare.empty()) {
     fmt::print("{}", compare_results(options.compare[0], options.compare[1]));
   } else if (!options.merge.empty()) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 #include "bench.h"
@@ -222,10 +223,11 @@ void Doctor::save() const {
   std::ofstream file(options_.out);
   file << report_;
   file.close();
-  if (!file) throw harness::Error(TANDEM_ERROR_INVALID_ARGUMENT, "the report cannot be written");
+  if (!file) throw std::runtime_error(options_.out + " cannot be written");
 }
 
 int Doctor::run() {
+  check_writable(options_.out);
   const auto start = std::chrono::steady_clock::now();
   machine();
   const std::vector<std::string> devices = chosen_devices(options_.devices);

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <stdexcept>
 
 #include "problem/problem.h"
 #include "tandem_commit.h"
@@ -36,6 +38,12 @@ tandem_problem problem_of(const std::string& line) {
     throw harness::Error(status.code(), std::string(tandem_status_string(status.code())) + ": " +
                                             status.message().c_str());
   return problem;
+}
+
+void check_writable(const std::string& file) {
+  const bool there = std::ifstream(file).good();
+  if (!std::ofstream(file, std::ios::app)) throw std::runtime_error(file + " cannot be written");
+  if (!there) std::remove(file.c_str());
 }
 
 bool stderr_is_terminal() { return isatty(fileno(stderr)) != 0; }

@@ -24,6 +24,10 @@ tandem_problem problem_of(const std::string& line);
 
 bool stderr_is_terminal();
 
+// Throws where a file cannot be written; called before the work whose result it gets. What is there
+// stays as it is.
+void check_writable(const std::string& file);
+
 // What the user named, else what TANDEM_DEVICE names (comma-separated), else all usable devices.
 std::vector<std::string> chosen_devices(const std::vector<std::string>& named);
 

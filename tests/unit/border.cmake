@@ -25,6 +25,7 @@ if(TARGET tandem_tool)
   set_tests_properties(info PROPERTIES ENVIRONMENT "TANDEM_DISABLE=cpu.simd")
   add_test(NAME doctor COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool> -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}
     -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/doctor.cmake)
+  add_test(NAME scripts.home COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/home.cmake)
   add_test(NAME bench.slow COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
     -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_slow -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_slow.cmake)
   # The lines of docs/guide/bug-reports.md.

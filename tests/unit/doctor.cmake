@@ -40,3 +40,14 @@ if(NOT status EQUAL 1)
 endif()
 expect("${said}" "Parity: FAILED: 0 runs" "WRONG: cpu: parity failed" "\nFAILED, [0-9]+ s")
 expect("${report}" "WRONG: cpu: training, long: " "disabled by TANDEM_DISABLE or the device's options")
+
+# A report that cannot be written is told before anything runs, and the same of a result.
+foreach(command "doctor --device cpu" "bench --device cpu --preset small")
+  separate_arguments(command)
+  execute_process(COMMAND ${TOOL} ${command} --out ${FOLDER}/doctor.md/below OUTPUT_VARIABLE said ERROR_VARIABLE bar
+                  RESULT_VARIABLE status TIMEOUT 20)
+  if(status EQUAL 0 OR NOT said STREQUAL "")
+    message(SEND_ERROR "${command}: status ${status}: ${said}")
+  endif()
+  expect("${bar}" "doctor.md/below cannot be written")
+endforeach()
