@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "backends.h"
-#include "base/usable_threads.h"
 
 namespace tandem::harness {
 namespace {
@@ -107,7 +106,7 @@ std::vector<DeviceName> list_devices() {
   std::vector<DeviceName> devices;
   DeviceName cpu;
   cpu.name = "cpu";
-  cpu.human = std::to_string(usable_threads()) + " threads";
+  cpu.human = std::to_string(std::thread::hardware_concurrency()) + " processors";
   devices.push_back(cpu);
   list_vulkan(&devices);
   list_cuda(&devices);

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _core
 from ._errors import InvalidArgumentError, UnsupportedError
@@ -70,6 +72,23 @@ class Layout(NamedTuple):
     dtype: str
 
 
+def whole_number(name: str, value: Any) -> int:
+    """value as an int; an integer array of one element is one, a float is none."""
+    if type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {value!r}, which is no whole number") from None
+
+
+def _scale(value: float) -> float:
+    number = float(value)
+    if math.isnan(number):
+        raise InvalidArgumentError("scale is nan; None stands for 1 / sqrt(D)")
+    return number
+
+
 def make_options(
     *,
     scale: float | None = None,
@@ -100,11 +119,11 @@ def make_options(
         raise InvalidArgumentError(f"layout is 'bhsd' or 'bshd', not {layout!r}")
     left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
     return Options(
-        scale=None if scale is None else float(scale),
+        scale=None if scale is None else _scale(scale),
         causal=bool(causal),
         align=aligns.index(align),
-        window_left=UNBOUNDED if left is None else int(left),
-        window_right=UNBOUNDED if right is None else int(right),
+        window_left=UNBOUNDED if left is None else whole_number("window[0]", left),
+        window_right=UNBOUNDED if right is None else whole_number("window[1]", right),
         softcap=float(softcap),
         dropout=float(dropout),
         normalizer=NORMALIZERS[normalizer],
@@ -112,8 +131,8 @@ def make_options(
         flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
         packed_q=packed_q,
         packed_kv=packed_kv,
-        seq_q=int(max_seq_q),
-        seq_kv=int(max_seq_kv),
+        seq_q=whole_number("max_seq_q", max_seq_q),
+        seq_kv=whole_number("max_seq_kv", max_seq_kv),
         bshd=layout == "bshd",
     )
 

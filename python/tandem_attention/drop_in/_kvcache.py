@@ -57,6 +57,15 @@ def _check_room(lengths: Tensor, table: Tensor, page: int) -> None:
         )
 
 
+def _check_cache(lengths: Tensor, rows: int) -> None:
+    """That the new rows fit. Reads the lengths on the host."""
+    longest = int(lengths.max()) if lengths.numel() else 0
+    if longest > rows:
+        raise InvalidArgumentError(
+            f"a sequence has {longest} keys with the new ones; the cache has room for {rows}"
+        )
+
+
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -154,6 +163,7 @@ def _with_kvcache(
             k = _rotate(k, cos, sin, at, interleaved)
         lengths = lengths + k.shape[1]
         if table is None:
+            _check_cache(lengths, page)
             slot = (entry[:, None], at)
         else:
             _check_room(lengths, table, page)

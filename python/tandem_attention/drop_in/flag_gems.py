@@ -225,7 +225,7 @@ def flash_attention_forward(
     want = return_debug_mask and dropout_p > 0
     with torch.no_grad():
         made = dense(query, key, value, settings, alibi_slopes, seed=seed, want_dmask=want, **more)
-        state = torch.tensor([seed, 0], dtype=torch.int64)
+        state = torch.tensor([seed, 0], dtype=torch.int64, device="cpu")
         dmask = made.dmask if made.dmask is not None else query.new_empty(0)
         return made.out, theirs(made.lse), state[0], state[1], dmask
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from .._errors import InvalidArgumentError
-from .._problem import GRADIENTS, Options, make_options
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._problem import GRADIENTS, Options, make_options, whole_number
 from . import _kernels, _ops
 from ._kernels import Inputs
 
@@ -40,7 +41,12 @@ class _Attention(torch.autograd.Function):
             return tuple(results)
         options, seed, offset = ctx.call
         d_o = _ops.dense_rows(d_o)
-        if torch.is_grad_enabled():  # somebody wants second derivatives: the operation says no
+        # The operation says that there are no second derivatives, and knows batched gradients.
+        if (
+            torch.is_grad_enabled()
+            or torch._C._functorch.is_legacy_batchedtensor(d_o)
+            or torch._C._are_functorch_transforms_active()
+        ):
             made = _ops.attention_backward(
                 d_o, o, lse, bits, *tensors, _rng(options, seed, offset), *options
             )
@@ -93,7 +99,8 @@ class _Transformed(torch.autograd.Function):
 def _is_plain(inputs: Inputs, optional: bool) -> bool:
     """Whether nothing looks at this call but eager autograd: no tracer, mode or transform."""
     return (
-        type(inputs.q) in _PLAIN
+        inputs.q.device.type != "meta"
+        and type(inputs.q) in _PLAIN
         and type(inputs.k) in _PLAIN
         and type(inputs.v) in _PLAIN
         and torch._C._len_torch_dispatch_stack() == 0
@@ -157,6 +164,23 @@ def _integers(t: Tensor | None) -> Tensor | None:
     return None if t is None else t.to(torch.int32).contiguous()
 
 
+def _number(name: str, value: Any) -> float:
+    """A number of the options, which may be a tensor of one element without a gradient."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
+    return float(value)
+
+
+def _refuse_tangents(inputs: Inputs) -> None:
+    for name, t in zip(Inputs._fields, inputs, strict=True):
+        if t is None:
+            continue
+        if forward_ad.unpack_dual(t).tangent is not None:  # type: ignore[no-untyped-call]
+            raise UnsupportedError(
+                f"{name} has a tangent; attention has no forward-mode derivatives in this version"
+            )
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -217,7 +241,7 @@ def attention(
         layout: "bhsd" or "bshd" (packed: [total, H, D]).
         deterministic: by default torch.are_deterministic_algorithms_enabled().
         allow_tf32: by default torch.backends.cuda.matmul.allow_tf32.
-        seed, offset: of dropout; by default drawn from torch's CPU generator, which
+        seed, offset: of dropout, whole numbers; by default drawn from torch's CPU generator, which
             torch.manual_seed() sets and checkpointing restores.
         return_lse: also return lse.
 
@@ -242,6 +266,17 @@ def attention(
         raise InvalidArgumentError("lengths_q and offsets_q exclude each other")
     if offsets_kv is not None and lengths_kv is not None:
         raise InvalidArgumentError("lengths_kv and offsets_kv exclude each other")
+    # As numbers, since a tensor as part of a key would count by its identity, not its value.
+    if scale is not None and type(scale) is not float:
+        scale = _number("scale", scale)
+    if type(alpha) is not float:
+        alpha = _number("alpha", alpha)
+    if type(softcap) is not float:
+        softcap = _number("softcap", softcap)
+    if type(dropout) is not float:
+        dropout = _number("dropout", dropout)
+    if seed is not None:
+        seed = whole_number("seed", seed)
     compiling = torch.compiler.is_compiling()
     options = (_options if compiling else _known_options)(
         scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
@@ -259,6 +294,9 @@ def attention(
         _integers(lengths_kv if offsets_kv is None else offsets_kv),
     )  # fmt: skip
     optional = _kernels.has_optional(inputs)
+    if forward_ad._current_level >= 0:
+        _kernels.check_tensors(inputs)
+        _refuse_tangents(inputs)
     if compiling or not _is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
         op: Any = _ops.attention
@@ -287,6 +325,7 @@ def _rng(options: Options, seed: int | None, offset: int) -> Tensor | None:
     if not options.dropout:
         return None
     if seed is None:
-        return torch.stack([_random_seed(), torch.full((), offset, dtype=torch.int64)])
+        start = torch.full((), offset, dtype=torch.int64, device="cpu")
+        return torch.stack([_random_seed(), start])
     signed = seed - 2**64 if seed >= 2**63 else seed
     return torch.tensor([signed, offset], dtype=torch.int64, device="cpu")

@@ -6,10 +6,12 @@ They are what torch.compile, torch.export and torch.func see. Options travel as 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from .._errors import UnsupportedError
 from .._problem import GRADIENTS, Options
@@ -198,10 +200,12 @@ attention.register_autograd(_backward, setup_context=setup_context)
 # sinks, packed tensors) cannot join it: where such an input is mapped, one call follows the other.
 
 _SHARED = ("dist_bias", "slope", "tau", "sink")
+_DENSE = ("lengths_q", "lengths_kv", "lse")  # have no strides of their own in the C API
 
 
 def _folds(names: tuple[str, ...], dims: tuple[int | None, ...], options: Options) -> bool:
-    if options.packed_q or options.packed_kv:
+    # In a larger batch, dropout would drop other weights of each entry.
+    if options.packed_q or options.packed_kv or options.dropout:
         return False
     return all(d is None for n, d in zip(names, dims, strict=True) if n in _SHARED)
 
@@ -218,7 +222,8 @@ def _fold(name: str, t: Tensor | None, dim: int | None, count: int, batch: int) 
         t = t.movedim(dim, 0)
     if t.shape[1] == 1 and batch != 1:
         t = t.expand(count, batch, *t.shape[2:])
-    return t.flatten(0, 1)
+    t = t.flatten(0, 1)
+    return t.contiguous() if name in _DENSE else t
 
 
 def _batch_of(q: Tensor, dim: int | None) -> int:
@@ -266,7 +271,10 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     if not _folds(names, in_dims, options) or gradients & shared or bias_shared:
         return _one_by_one(attention_backward, count, dims, args)
     batch = _batch_of(inputs[0], in_dims[0])
-    outer = [_fold("", t, d, count, batch) for t, d in zip(args[:3], dims[:3], strict=True)]
+    outer = [
+        _fold(n, t, d, count, batch)
+        for n, t, d in zip(("d_o", "o", "lse"), args[:3], dims[:3], strict=True)
+    ]
     tensors = [_fold(n, t, d, count, batch) for n, t, d in zip(names, inputs, in_dims, strict=True)]
     made = attention_backward(*outer, gradients, *tensors, *args[4 + _TENSORS :])
     results: list[Tensor] = []
@@ -282,3 +290,26 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
             results.append(t)
             out_dims.append(None)
     return tuple(results), tuple(out_dims)
+
+
+# ---- torch.utils.flop_counter --------------------------------------------------------------------
+
+
+def _flops(q: Any, k: Any, v: Any, args: tuple[Any, ...]) -> int:
+    """2 (D + Dv) for each query row, head and key; masks count as nothing, as torch counts. Packed:
+    as if each row saw max_seq_kv keys."""
+    options = Options(*args[-_FIELDS:])
+    rows = math.prod(q[:-1])
+    keys = options.seq_kv or k[-3 if options.bshd else -2]
+    return int(2 * rows * keys * (q[-1] + v[-1]))
+
+
+@register_flop_formula(torch.ops.tandem.attention)
+def _(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) -> int:
+    return _flops(q, k, v, args)
+
+
+@register_flop_formula(torch.ops.tandem.attention_backward)
+def _(d_o: Any, o: Any, lse: Any, gradients: int, *args: Any, out_shape: Any = None) -> int:
+    q, k, v, *rest = args
+    return _flops(q, k, v, tuple(rest)) * 5 // 2
