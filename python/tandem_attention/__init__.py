@@ -7,7 +7,7 @@ as differentiable torch operations.
 
 from ._attention import Gradients, PlanInfo, attention, attention_backward, explain, plan
 from ._core import VERSION as __version__  # noqa: N811
-from ._devices import DeviceInfo, devices, get_device
+from ._devices import DeviceInfo, devices, get_device, set_num_threads
 from ._errors import (
     DeviceError,
     InvalidArgumentError,
@@ -32,4 +32,5 @@ __all__ = [
     "explain",
     "get_device",
     "plan",
+    "set_num_threads",
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from . import _core, _plans
 from ._errors import InvalidArgumentError
+from ._problem import whole_number
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,49 @@ def devices() -> list[DeviceInfo]:
     ]
 
 
-_open: dict[str, _core.Device] = {}
+_open: dict[tuple[str, int], _core.Device] = {}
+_threads = 0
 
 
-def get_device(name: str) -> _core.Device:
+def set_num_threads(threads: int) -> None:
+    """Sets how many threads the CPU device computes with, from the next call on.
+
+    Torch tensors follow ``torch.set_num_threads()`` in place of this, and JAX arrays neither.
+
+    Args:
+        threads: 1 or more; 0, the default, takes as many as the process's affinity and its
+            container's quota allow.
+    """
+    global _threads
+    count = whole_number("threads", threads)
+    if not 0 <= count <= 4096:
+        raise InvalidArgumentError(f"threads is {count}, must be 0 to 4096")
+    _threads = count
+
+
+def threads_of(name: str) -> int:
+    """What set_num_threads() set, for the CPU device; 0 for the others."""
+    return _threads if name.startswith("cpu") else 0
+
+
+def get_device(name: str, threads: int | None = None) -> _core.Device:
     """The device of that name, opened at the first call of the process.
 
     Args:
         name: ``"cpu"``, ``"vulkan:N"`` or ``"cuda:N"``; ``"vulkan"`` and ``"cuda"`` are the first
             ones. ``"cpu/ref"`` is the device with its other paths switched off.
+        threads: of the CPU device; by default what ``set_num_threads()`` set.
 
     Raises:
         DeviceError: there is no such device, or it cannot be used; the message says why.
     """
-    device = _open.get(name)
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"device is a name such as 'cpu' or 'cuda:0', not {name!r}")
+    count = threads_of(name) if threads is None else threads
+    device = _open.get((name, count))
     if device is None:
-        if not isinstance(name, str):
-            raise InvalidArgumentError(f"device is a name such as 'cpu' or 'cuda:0', not {name!r}")
-        device = _open[name] = _core.shared_device(name)
+        made = _core.Device(name, threads=count) if count else _core.shared_device(name)
+        device = _open[name, count] = made
     return device
 
 

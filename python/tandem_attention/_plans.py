@@ -23,9 +23,9 @@ def get(
     device: str, layouts: dict[str, Layout], options: Options, direction: int, gradients: int
 ) -> _core.Plan:
     """The plan of a call; made at the first one."""
-    from ._devices import get_device
+    from ._devices import get_device, threads_of
 
-    key = (device, direction, gradients, options, tuple(layouts.items()))
+    key = (device, threads_of(device), direction, gradients, options, tuple(layouts.items()))
     made: _core.Plan | None = _plans.get(key)
     if made is None:
         problem, _ = make_problem(layouts, options, direction, gradients)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import threading
 from typing import Any
 
@@ -450,3 +451,28 @@ def test_streams_that_are_not_current_are_refused() -> None:
     arrays.device = "cuda:0"
     arrays.run(plan, 0, 0, 5)  # type: ignore[arg-type]
     assert plan.ran
+
+
+def test_threads_of_the_cpu_device() -> None:
+    q, k, v = normal(2, 3, 40, 8), normal(2, 3, 40, 8), normal(2, 3, 40, 8)
+    want = ta.attention(q, k, v)
+    try:
+        ta.set_num_threads(3)
+        assert np.array_equal(ta.attention(q, k, v), want)
+        device = ta.get_device("cpu")
+        assert re.search(r"threads +3\b", device.describe())
+    finally:
+        ta.set_num_threads(0)
+    assert ta.get_device("cpu") is not device
+    for wrong in (-1, 2.5):
+        with pytest.raises(ta.InvalidArgumentError, match="threads is"):
+            ta.set_num_threads(wrong)  # type: ignore[arg-type]
+
+
+def test_outputs_that_are_inputs_are_refused() -> None:
+    q, k, v = normal(1, 2, 300, 8), normal(1, 2, 300, 8), normal(1, 2, 300, 8)
+    for out in (q, k, v):
+        before = out.copy()
+        with pytest.raises(ta.InvalidArgumentError, match="o"):
+            ta.attention(q, k, v, out=out)
+        assert np.array_equal(out, before)

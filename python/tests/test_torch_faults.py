@@ -147,3 +147,17 @@ def test_flops_are_counted() -> None:
         assert counter.get_total_flops() == 12_582_912
         o.sum().backward()
     assert counter.get_total_flops() == 12_582_912 * 7 // 2
+
+
+def test_threads_follow_torch() -> None:
+    from tandem_attention import _devices
+
+    before = torch.get_num_threads()
+    q, k, v = qkv(1, 2, 5, 8)
+    want = attention(q, k, v)
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(attention(q, k, v), want)
+    finally:
+        torch.set_num_threads(before)
+    assert ("cpu", 3) in _devices._open

@@ -158,7 +158,8 @@ def _key_of(inputs: Inputs, options: Options) -> tuple[Any, ...]:
     intern() makes the same for equal ones."""
     q, k, v = inputs.q, inputs.k, inputs.v
     key = (
-        id(options), q.device, q.dtype, q.shape, q.stride(), k.shape, k.stride(), k.dtype, k.device,
+        id(options), 0 if q.is_cuda else torch.get_num_threads(),
+        q.device, q.dtype, q.shape, q.stride(), k.shape, k.stride(), k.dtype, k.device,
         v.shape, v.stride(), v.dtype, v.device,
     )  # fmt: skip
     if not has_optional(inputs):
@@ -184,7 +185,8 @@ def _plan(
         if t is not None
     }
     problem, _ = make_problem(layouts, options, direction, gradients)
-    plan = Plan(get_device(_device_name(inputs.q)), problem)
+    threads = torch.get_num_threads() if inputs.q.device.type == "cpu" else None
+    plan = Plan(get_device(_device_name(inputs.q), threads), problem)
     call: Call = _plans.add(key, Call(plan, inputs, options))
     return call
 
