@@ -52,7 +52,8 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::fwd:
       return {ceil_div(p.seq_q, br), p.heads_q * p.batch * l.splits};
     default:
-      return {ceil_div(p.seq_q, br), p.heads_q * p.batch};
+      // Of all entries, where d_bias is summed over them.
+      return {ceil_div(p.seq_q, br), p.heads_q * (l.of<MatrixLaunch>().sums_d_bias ? 1 : p.batch)};
   }
 }
 
@@ -162,7 +163,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(int64_t(l.tiles) == tiles);
       CHECK(int64_t(l.total) == tiles * slices);
     }
-    const bool is_persistent = l.stem == Stem::bwd_origin && plan.backend == Backend::cuda;
+    const bool is_persistent = (l.stem == Stem::bwd_origin && plan.backend == Backend::cuda) ||
+                               l.of<MatrixLaunch>().sums_d_bias;
     if (!l.as<Sm90Launch>() && !is_persistent) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
     CHECK(l.shared_bytes <= caps.shared_bytes);
     if (l.stem == Stem::bwd_sum_splits) {
