@@ -70,8 +70,8 @@ TEST_CASE("reuse: larger whole heads" * doctest::skip(!at_least(Tier::ci))) {
                "cores=1"});
 }
 
-// Every persistent kernel of cuda.sm90, with work tiles, clusters and slices of entries that differ.
-// Other paths compute the same; sequences over 144 keep whole heads of cuda.sm80 out.
+// Every persistent kernel of cuda.sm90, with work tiles, clusters and slices of entries that
+// differ. Other paths compute the same; sequences over 144 keep whole heads of cuda.sm80 out.
 TEST_CASE("reuse: persistent kernels, forward" * doctest::skip(!at_least(Tier::ci))) {
   check_lines(
       "reuse forward",

@@ -170,7 +170,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (l.stem == Stem::bwd_sum_splits) {
       ++sums;
       CHECK(l.splits > 1);
-      const bool bias = l.gradient == TANDEM_GRAD_BIAS, padded = plan.find(Stem::bwd_dkv_dq);
+      // A fused kernel that leaves parts of d_bias pads their rows; bwd_dbias beside one does not.
+      const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      const bool bias = l.gradient == TANDEM_GRAD_BIAS, padded = fused && fused->splits > 1;
       piece(plan.scratch[bias                          ? Scratch::bias_parts
                          : l.gradient == TANDEM_GRAD_K ? Scratch::d_k_parts
                          : l.gradient == TANDEM_GRAD_V ? Scratch::d_v_parts
@@ -313,6 +315,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (plan.scratch[Scratch::d_q_accum].present)
       CHECK(plan.zeroed_size == zeroed_end - plan.scratch[Scratch::d_q_accum].offset);
   }
+  if (plan.scratch[Scratch::tile_counter].present)
+    piece(plan.scratch[Scratch::tile_counter].offset, 1);
   // Counts of who is done with a head, where no bwd_head_sums comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head_sums);
       fused && head && head->joins() && !plan.find(Stem::bwd_dq_cast)) {
