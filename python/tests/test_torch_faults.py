@@ -134,6 +134,12 @@ def test_full_cache_is_refused_before_it_is_written() -> None:
     lengths = torch.tensor([7], dtype=torch.int32)
     with pytest.raises(InvalidArgumentError, match=r"10 keys .* room for 8"):
         flash_attn_with_kvcache(q, cache_k, cache_v, k, v, cache_seqlens=lengths)
+    for wrong_k, wrong_v, length in ((k, v[..., :4], 2), (k, v.half(), 2), (k, v, -4)):
+        with pytest.raises(InvalidArgumentError):
+            flash_attn_with_kvcache(
+                q, cache_k, cache_v, wrong_k, wrong_v,
+                cache_seqlens=torch.tensor([length], dtype=torch.int32),
+            )  # fmt: skip
     assert torch.equal(cache_k, before[0])
     assert torch.equal(cache_v, before[1])
 

@@ -59,7 +59,9 @@ def _check_room(lengths: Tensor, table: Tensor, page: int) -> None:
 
 def _check_cache(lengths: Tensor, rows: int) -> None:
     """That the new rows fit. Reads the lengths on the host."""
-    longest = int(lengths.max()) if lengths.numel() else 0
+    shortest, longest = (int(n) for n in lengths.aminmax()) if lengths.numel() else (0, 0)
+    if shortest < 0:
+        raise InvalidArgumentError(f"a sequence ends at {shortest} with the new keys")
     if longest > rows:
         raise InvalidArgumentError(
             f"a sequence has {longest} keys with the new ones; the cache has room for {rows}"
@@ -154,6 +156,13 @@ def _with_kvcache(
 
     if k is not None:
         assert v is not None
+        for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
+            shape = (*k.shape[:2], *cache.shape[2:])
+            if new.dtype != cache.dtype or new.shape != shape:
+                raise InvalidArgumentError(
+                    f"{name} is {new.dtype} {list(new.shape)}; its cache takes {cache.dtype}"
+                    f" {list(shape)}"
+                )
         at = lengths.long()[:, None] + torch.arange(k.shape[1], device=q.device)
         cos, sin = rotary
         if cos is not None and sin is not None:
