@@ -129,6 +129,10 @@ tandem_problem random_model_problem(uint64_t seed, int64_t max_work) {
   p.window_left = window(whole.window_left);
   p.window_right = window(whole.window_right);
   fit_overlays(whole, r.chance(50) ? Layout::bhsd : Layout::bshd, &p);
+  // A batch this small has a workgroup for each head. With few cores workgroups are reused as they
+  // are in the model's own batch.
+  Random of_cores(Random::mix(seed) ^ 0x636f726573);
+  if (of_cores.chance(50)) p.cores = uint32_t(of_cores.between(1, 2));
   return p;
 }
 

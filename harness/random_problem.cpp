@@ -187,11 +187,11 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   // Forward's keys in parts, of decoding steps too; drawn apart, so that every seed keeps the rest
   // of its problem.
   Random of_group(Random::mix(seed / kSameKernels) ^ 0x73706c69), own(Random::mix(seed) ^ 0x7473);
-  const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30);
+  const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30) && !k.windows;
   if (split && k.short_rows && own.chance(60)) sq = own.between(1, 4), sk = own.between(200, 1500);
   if (k.batched) {
     b = own.between(kBatched, 24);
-    sq = random_length(own, own.chance(75) ? 49 : 144),
+    sq = random_length(own, own.chance(75) ? 49 : 144);
     sk = own.chance(60) ? sq : random_length(own, 144);
   }
   if (k.windows) group = 1;

@@ -48,7 +48,8 @@ _threads = 0
 def set_num_threads(threads: int) -> None:
     """Sets how many threads the CPU device computes with, from the next call on.
 
-    Torch tensors follow ``torch.set_num_threads()`` in place of this, and JAX arrays neither.
+    Torch tensors follow ``torch.set_num_threads()`` instead. JAX arrays follow neither: they use
+    the default.
 
     Args:
         threads: 1 or more; 0, the default, takes as many as the process's affinity and its

@@ -239,7 +239,7 @@ class BwdDkvDqAnyBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     Sm90Grid grid = grid_;
     grid.cluster = cluster;
     *count = max_active_clusters(reinterpret_cast<const void*>(kernel), grid);
-    if (problem.cores > 0)
+    if (problem.cores > 0)  // the driver counts with all SMs
       *count =
           std::clamp<int64_t>(problem.cores / int64_t(cluster), 1, std::max<int64_t>(*count, 1));
     return Status();

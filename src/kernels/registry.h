@@ -60,6 +60,8 @@ constexpr KernelRow kKernels[] = {
 }  // namespace kernel_rows
 using kernel_rows::kKernels;
 constexpr int kKernelCount = int(sizeof(kKernels) / sizeof(kKernels[0]));
+// Of a launch for which there is no kernel; the plan is then refused (kernels_refusal()).
+inline constexpr KernelRow kNoKernel{};
 
 struct PathRow {
   PathId id;

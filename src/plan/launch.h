@@ -2,7 +2,6 @@
 // A launch of a plan: what every path has, and a struct for each path.
 #ifndef TANDEM_SRC_PLAN_LAUNCH_H
 #define TANDEM_SRC_PLAN_LAUNCH_H
-#include <algorithm>
 #include <cstdint>
 #include <variant>
 
@@ -121,9 +120,9 @@ struct Launch {
     const Path* own = as<Path>();
     return own ? *own : kNone;
   }
-  // Of a launch whose kernel is chosen.
-  const KernelRow& row() const { return kKernels[size_t(std::max(kernel, 0))]; }
-  bool has(uint32_t traits) const { return kernel >= 0 && row().has(traits); }
+  // The row of the kernel; without one, a row that takes nothing and has no traits.
+  const KernelRow& row() const { return kernel < 0 ? kNoKernel : kKernels[kernel]; }
+  bool has(uint32_t traits) const { return row().has(traits); }
   bool joins() const { return has(trait::joined); }
   int invocations() const;  // of a workgroup
   bool multiplies_matrices() const;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu_tensors.h"
 #include "in_child.h"
 #include "tandem/tandem.h"
 
@@ -21,33 +22,7 @@ namespace {
 const char* const kLines[] = {"bwd f32 b2 hq4 hk2 sq128 sk128 d32 dv32",
                               "fwd f32 b2 hq4 hk2 sq70 sk90 d16 dv16 alibi"};
 
-class Tensors {
- public:
-  Tensors() {
-    using A = tandem_args;
-    Part* part = parts_.data();
-    for (tandem_buffer A::*b : {&A::q, &A::k, &A::v, &A::d_o, &A::slope, &A::o, &A::lse, &A::d_q,
-                                &A::d_k, &A::d_v, &A::workspace}) {
-      for (size_t i = 0; i < kSize; ++i)
-        part->values[i] = float(int(i * 2654435761u >> 7) % 17 - 8) / 8;
-      args_.*b = {uint64_t(uintptr_t(part++)), 0};
-    }
-    args_.workspace_size = sizeof(Part);
-  }
-  Tensors(const Tensors&) = delete;
-  const tandem_args& args() const { return args_; }
-  bool operator==(const Tensors& other) const {
-    return std::memcmp(parts_.data(), other.parts_.data(), (kParts - 1) * sizeof(Part)) == 0;
-  }
-
- private:
-  static constexpr size_t kParts = 11, kSize = 1 << 15;
-  struct alignas(256) Part {
-    float values[kSize];
-  };
-  std::vector<Part> parts_ = std::vector<Part>(kParts);
-  tandem_args args_ = TANDEM_ARGS_INIT;
-};
+using Tensors = CpuTensors<1 << 15>;
 
 struct Parent {
   tandem_device* device = nullptr;

@@ -360,6 +360,24 @@ TEST_CASE("support: problems of a group share what makes a kernel") {
   }
 }
 
+// What a kernel keeps from one entry to the next shows where few workgroups take many entries. The
+// smallest work that a suite asks for must leave the batch.
+TEST_CASE("support: random problems have batches that few workgroups share") {
+  RandomLimits limits;
+  limits.max_work = 200000;
+  int batches = 0, windows = 0;
+  for (uint64_t group = 0; group < 64; ++group) {
+    const tandem_problem p = random_problem(group * kSameKernels + 1, limits);
+    if (p.cores == 0 || p.batch < 6) continue;
+    ++batches;
+    windows += p.bias.dtype != 0 && p.keep.dtype == TANDEM_BOOL8 && p.bias_batch == 1 &&
+               p.keep_batch == p.batch && p.q.dtype != TANDEM_F32 &&
+               p.normalizer == TANDEM_SOFTMAX && p.splits == 0;
+  }
+  CHECK(batches >= 16);
+  CHECK(windows >= 6);
+}
+
 TEST_CASE("support: times are plausible") {
   const auto session = Session::open("cpu");
   const tandem_problem p = make_problem(TANDEM_FORWARD, TANDEM_F32, 1, 1, 1, 64, 64, 32);

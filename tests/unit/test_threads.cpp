@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #endif
 
+#include "cpu_tensors.h"
 #include "tandem/tandem.h"
 
 namespace {
@@ -46,35 +47,7 @@ struct Device {
   ~Device() { tandem_device_destroy(device); }
 };
 
-// A thread's own tensors, and its workspace behind them.
-class Tensors {
- public:
-  Tensors() {
-    using A = tandem_args;
-    Part* part = parts_.data();
-    for (tandem_buffer A::*b :
-         {&A::q, &A::k, &A::v, &A::d_o, &A::bias, &A::dist_bias, &A::tau, &A::o, &A::lse, &A::d_q,
-          &A::d_k, &A::d_v, &A::d_bias, &A::d_dist_bias, &A::d_tau, &A::workspace}) {
-      for (size_t i = 0; i < kSize; ++i)
-        part->values[i] = float(int(i * 2654435761u >> 7) % 17 - 8) / 8;
-      args_.*b = {uint64_t(uintptr_t(part++)), 0};
-    }
-    args_.workspace_size = sizeof(Part);
-  }
-  Tensors(const Tensors&) = delete;
-  const tandem_args& args() const { return args_; }
-  bool operator==(const Tensors& other) const {
-    return std::memcmp(parts_.data(), other.parts_.data(), (kParts - 1) * sizeof(Part)) == 0;
-  }
-
- private:
-  static constexpr size_t kParts = 16, kSize = 8192;
-  struct alignas(256) Part {
-    float values[kSize];
-  };
-  std::vector<Part> parts_ = std::vector<Part>(kParts);
-  tandem_args args_ = TANDEM_ARGS_INIT;
-};
+using Tensors = CpuTensors<8192>;  // each thread has its own
 
 tandem_problem parse(const char* line) {
   tandem_problem problem;

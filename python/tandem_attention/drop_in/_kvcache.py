@@ -48,24 +48,16 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) 
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
-def _check_room(lengths: Tensor, table: Tensor, page: int) -> None:
-    """That no sequence goes beyond its pages. Reads the lengths on the host."""
-    room, longest = table.shape[1] * page, int(lengths.max()) if lengths.numel() else 0
+def _check_room(lengths: Tensor, new: int, room: int, holder: str) -> None:
+    """That every sequence fits; lengths count the new rows. Reads them on the host, but while a
+    CUDA graph is captured, where nothing can be read: the caller answers for them then."""
+    if not lengths.numel() or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    shortest, longest = (int(n) for n in lengths.aminmax())
+    if shortest < new:
+        raise InvalidArgumentError(f"a sequence has {shortest - new} keys in {holder}")
     if longest > room:
-        raise InvalidArgumentError(
-            f"a sequence has {longest} keys; block_table has room for {room}"
-        )
-
-
-def _check_cache(lengths: Tensor, rows: int) -> None:
-    """That the new rows fit. Reads the lengths on the host."""
-    shortest, longest = (int(n) for n in lengths.aminmax()) if lengths.numel() else (0, 0)
-    if shortest < 0:
-        raise InvalidArgumentError(f"a sequence ends at {shortest} with the new keys")
-    if longest > rows:
-        raise InvalidArgumentError(
-            f"a sequence has {longest} keys with the new ones; the cache has room for {rows}"
-        )
+        raise InvalidArgumentError(f"a sequence has {longest} keys; {holder} has room for {room}")
 
 
 def flash_attn_with_kvcache(
@@ -154,6 +146,10 @@ def _with_kvcache(
         raise InvalidArgumentError(f"cache_seqlens is {list(lengths.shape)}, not [{batch}]")
     entry = torch.arange(batch, device=q.device) if batch_idx is None else batch_idx.long()
 
+    new_rows = 0 if k is None else k.shape[1]
+    if new_rows or table is not None:
+        holder = "the cache" if table is None else "block_table"
+        _check_room(lengths + new_rows, new_rows, room, holder)
     if k is not None:
         assert v is not None
         for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
@@ -170,17 +166,13 @@ def _with_kvcache(
             steps = torch.arange(rows, device=q.device) * int(bounded)
             q = _rotate(q, cos, sin, lengths.long()[:, None] + steps, interleaved)
             k = _rotate(k, cos, sin, at, interleaved)
-        lengths = lengths + k.shape[1]
+        lengths = lengths + new_rows
         if table is None:
-            _check_cache(lengths, page)
             slot = (entry[:, None], at)
         else:
-            _check_room(lengths, table, page)
             slot = (table.long().gather(1, at // page), at % page)
         k_cache[slot] = k
         v_cache[slot] = v
-    elif table is not None:
-        _check_room(lengths, table, page)
 
     if table is not None:
         k_cache, v_cache = (gather_pages(t, table, lengths, room) for t in (k_cache, v_cache))

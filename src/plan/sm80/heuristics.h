@@ -164,6 +164,7 @@ inline bool sm80_packs_rows(const Problem& p) {
 // but for their first pair. H100, 2,048 pairs of 128 x 128, D 8: 8 workgroups for each SM 0.133 ms.
 // Slices of the batch are eight for each SM, so that heads end together.
 inline int64_t sm80_whole_slices(const Problem& p, int64_t cores, int64_t at_once) {
+  // An SM runs several at a time; a problem that limits the SMs means few workgroups.
   if (p.cores > 0) at_once = std::min<int64_t>(at_once, cores);
   if (!sm80_slices_batch(p)) return std::min(at_once, p.batch * p.heads_q);
   const int64_t wanted =

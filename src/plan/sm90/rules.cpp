@@ -41,7 +41,8 @@ String why_packed_rows(const Sm90Case& c) {
 String why_keys(const Sm90Case& c) {
   const Problem& p = c.p;
   const FwdTile& t = *c.tile;
-  const bool few = p.seq_kv<t.from, many = t.to> 0 && !p.banded() && p.seq_kv > t.to;
+  const bool few = p.seq_kv < t.from;
+  const bool many = t.to > 0 && !p.banded() && p.seq_kv > t.to;
   if (c.kernel->inputs != 0 || (!few && !many)) return "";
   return text("for %lld keys another tile is faster", (long long)p.seq_kv);
 }
