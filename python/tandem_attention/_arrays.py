@@ -130,6 +130,8 @@ class _Torch(Framework):
             )
         if array.layout is not importlib.import_module("torch").strided:
             raise UnsupportedError(f"{name} is a tensor of layout {array.layout}, not strided")
+        torch_ops = importlib.import_module("tandem_attention.torch._ops")
+        torch_ops.refuse_tangents(((name, array),))
         device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
         layout = Layout(tuple(array.shape), tuple(array.stride()), str(array.dtype)[6:])
         return View(array.data_ptr(), layout, device, array)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._errors import InvalidArgumentError
 from ..torch import attention
+from ..torch._ops import refuse_tangents
 
 _INF = float("inf")
 
@@ -83,6 +84,7 @@ def slopes_of(alibi: Tensor | None, batch: int, heads: int) -> Tensor | None:
         raise InvalidArgumentError(
             f"alibi_slopes has the shape {list(alibi.shape)}, not [{heads}] or [{batch}, {heads}]"
         )
+    refuse_tangents((("alibi_slopes", alibi),))
     alibi = alibi.detach()
     if alibi.dim() == 2 and (batch == 1 or alibi.stride(0) == 0):
         alibi = alibi[0]

@@ -39,6 +39,7 @@ class _Attention(torch.autograd.Function):
         bits = _ops.gradient_bits(ctx.needs_input_grad)
         if d_o is None or not bits:
             return tuple(results)
+        _ops.refuse_tangents((("d_o", d_o),))
         options, seed, offset = ctx.call
         d_o = _ops.dense_rows(d_o)
         # The operation says that there are no second derivatives, and knows batched gradients.
@@ -76,6 +77,8 @@ class _TransformedBackward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         _ops.refuse_second_derivatives()
 
+    jvp = staticmethod(_ops.refuse_forward_mode)
+
 
 class _Transformed(torch.autograd.Function):
     """Under torch.func, which does not enter the formula of a custom operation. The rule for vmap
@@ -94,6 +97,8 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
         return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o)
+
+    jvp = staticmethod(_ops.refuse_forward_mode)
 
 
 def _is_plain(inputs: Inputs, optional: bool) -> bool:
@@ -168,17 +173,8 @@ def _number(name: str, value: Any) -> float:
     """A number of the options, which may be a tensor of one element without a gradient."""
     if isinstance(value, Tensor) and value.requires_grad:
         raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
+    _ops.refuse_tangents(((name, value),))
     return float(value)
-
-
-def _refuse_tangents(inputs: Inputs) -> None:
-    for name, t in zip(Inputs._fields, inputs, strict=True):
-        if t is None:
-            continue
-        if forward_ad.unpack_dual(t).tangent is not None:  # type: ignore[no-untyped-call]
-            raise UnsupportedError(
-                f"{name} has a tangent; attention has no forward-mode derivatives in this version"
-            )
 
 
 def attention(
@@ -296,7 +292,7 @@ def attention(
     optional = _kernels.has_optional(inputs)
     if forward_ad._current_level >= 0:
         _kernels.check_tensors(inputs)
-        _refuse_tangents(inputs)
+        _ops.refuse_tangents(zip(Inputs._fields, inputs, strict=True))
     if compiling or not _is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
         op: Any = _ops.attention

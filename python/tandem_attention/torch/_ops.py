@@ -7,10 +7,12 @@ They are what torch.compile, torch.export and torch.func see. Options travel as 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from .._errors import UnsupportedError
@@ -161,6 +163,28 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
+def refuse_forward_mode(*_: Any) -> Any:
+    """What a derivative of forward mode ends in, where no input can be named."""
+    raise UnsupportedError("attention has no forward-mode derivatives in this version")
+
+
+def refuse_tangents(named: Iterable[tuple[str, Any]]) -> None:
+    """Names the tensor whose derivative of forward mode would vanish.
+
+    Raises:
+        UnsupportedError: one of them has a tangent.
+    """
+    if forward_ad._current_level < 0:
+        return
+    for name, t in named:
+        if not isinstance(t, Tensor):
+            continue
+        if forward_ad.unpack_dual(t).tangent is not None:  # type: ignore[no-untyped-call]
+            raise UnsupportedError(
+                f"{name} has a tangent; attention has no forward-mode derivatives in this version"
+            )
+
+
 def dense_rows(d_o: Tensor) -> Tensor:
     """d_o with elements of a row side by side: an expanded one would leave the fast kernels."""
     return d_o if d_o.stride(-1) == 1 or d_o.shape[-1] == 1 else d_o.contiguous()
@@ -173,6 +197,7 @@ def gradients_by(op: Any, ctx: Any, d_o: Tensor | None) -> Any:
     bits = gradient_bits(ctx.needs_input_grad)
     if d_o is None or not bits:
         return tuple(results)
+    refuse_tangents((("d_o", d_o),))
     made = op(dense_rows(d_o), o, lse, bits, *tensors, *ctx.options)
     for place, bit, t in zip(PLACES, GRADIENTS.values(), made, strict=True):
         if bits & bit:
