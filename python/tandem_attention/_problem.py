@@ -82,11 +82,36 @@ def whole_number(name: str, value: Any) -> int:
         raise InvalidArgumentError(f"{name} is {value!r}, which is no whole number") from None
 
 
+def number(name: str, value: Any) -> float:
+    """value as a float; an array of one element without a gradient is one."""
+    if type(value) is float:
+        return value
+    if getattr(value, "requires_grad", False):
+        raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} is {value!r}, which is no number") from None
+
+
+def _window(window: Any) -> tuple[int, int]:
+    if window is None:
+        return UNBOUNDED, UNBOUNDED
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"window is (left, right) or None, not {window!r}") from None
+    return (
+        UNBOUNDED if left is None else whole_number("window[0]", left),
+        UNBOUNDED if right is None else whole_number("window[1]", right),
+    )
+
+
 def _scale(value: float) -> float:
-    number = float(value)
-    if math.isnan(number):
+    as_float = number("scale", value)
+    if math.isnan(as_float):
         raise InvalidArgumentError("scale is nan; None stands for 1 / sqrt(D)")
-    return number
+    return as_float
 
 
 def make_options(
@@ -117,17 +142,17 @@ def make_options(
         raise InvalidArgumentError(f"normalizer is one of {list(NORMALIZERS)}, not {normalizer!r}")
     if layout not in ("bhsd", "bshd"):
         raise InvalidArgumentError(f"layout is 'bhsd' or 'bshd', not {layout!r}")
-    left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
+    left, right = _window(window)
     return Options(
         scale=None if scale is None else _scale(scale),
         causal=bool(causal),
         align=aligns.index(align),
-        window_left=UNBOUNDED if left is None else whole_number("window[0]", left),
-        window_right=UNBOUNDED if right is None else whole_number("window[1]", right),
-        softcap=float(softcap),
-        dropout=float(dropout),
+        window_left=left,
+        window_right=right,
+        softcap=number("softcap", softcap),
+        dropout=number("dropout", dropout),
         normalizer=NORMALIZERS[normalizer],
-        alpha=float(alpha) if normalizer == "entmax" else 0.0,
+        alpha=number("alpha", alpha) if normalizer == "entmax" else 0.0,
         flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
         packed_q=packed_q,
         packed_kv=packed_kv,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._errors import InvalidArgumentError
+from .._problem import number, whole_number
 from ..torch import attention
 from ..torch._ops import refuse_tangents
 
@@ -38,7 +39,7 @@ class Settings(NamedTuple):
             "causal": "bottom_right" if self.causal else False,
             "align": "bottom_right",
             "window": window(self.window_size, self.causal, keys),
-            "softcap": max(float(self.softcap), 0.0),
+            "softcap": max(number("softcap", self.softcap), 0.0),
             "dropout": self.dropout_p,
             "deterministic": True if self.deterministic else None,
             "sink": self.sink,
@@ -61,7 +62,8 @@ def window(size: tuple[int, int], causal: bool, keys: int) -> tuple[int, int] | 
     """
     if len(size) != 2:
         raise InvalidArgumentError(f"window_size has {len(size)} numbers, not 2")
-    left, right = (-1 if n < 0 or n >= keys else int(n) for n in size)
+    whole = [whole_number(f"window_size[{n}]", size[n]) for n in (0, 1)]
+    left, right = (-1 if n < 0 or n >= keys else n for n in whole)
     if causal:
         right = 0
     if left < 0 and (right < 0 or causal):

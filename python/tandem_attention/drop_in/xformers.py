@@ -194,7 +194,7 @@ def _call(
             options["causal"] = rule
         if rule == _AROUND:
             options["align"] = "bottom_right"
-            options["window"] = (int(bias.window_left), int(bias.window_right))
+            options["window"] = (bias.window_left, bias.window_right)
         elif "Local" in name:
             options["window"] = (int(bias._window_size) - 1, None)
         if name == "LowerTriangularMaskWithTensorBias":

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._errors import InvalidArgumentError, UnsupportedError
-from .._problem import GRADIENTS, Options, make_options, whole_number
+from .._errors import InvalidArgumentError
+from .._problem import (
+    FORWARD,
+    GRADIENTS,
+    Options,
+    make_options,
+    make_problem,
+    number,
+    whole_number,
+)
 from . import _kernels, _ops
 from ._kernels import Inputs
 
@@ -77,7 +85,9 @@ class _TransformedBackward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         _ops.refuse_second_derivatives()
 
-    jvp = staticmethod(_ops.refuse_forward_mode)
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _ops.refuse_forward_mode()
 
 
 class _Transformed(torch.autograd.Function):
@@ -98,7 +108,9 @@ class _Transformed(torch.autograd.Function):
     def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
         return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o)
 
-    jvp = staticmethod(_ops.refuse_forward_mode)
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _ops.refuse_forward_mode()
 
 
 def _is_plain(inputs: Inputs, optional: bool) -> bool:
@@ -171,10 +183,19 @@ def _integers(t: Tensor | None) -> Tensor | None:
 
 def _number(name: str, value: Any) -> float:
     """A number of the options, which may be a tensor of one element without a gradient."""
-    if isinstance(value, Tensor) and value.requires_grad:
-        raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
     _ops.refuse_tangents(((name, value),))
-    return float(value)
+    return number(name, value)
+
+
+def _check_meta(inputs: Inputs, options: Options) -> None:
+    """Holds sizes, types and devices against each other, as a plan of other tensors does."""
+    _kernels._check(inputs, {})
+    layouts = {
+        name: _kernels._layout(t)
+        for name, t in zip(Inputs._fields, inputs, strict=True)
+        if t is not None
+    }
+    make_problem(layouts, options, FORWARD, 0)
 
 
 def attention(
@@ -273,6 +294,8 @@ def attention(
         dropout = _number("dropout", dropout)
     if seed is not None:
         seed = whole_number("seed", seed)
+    if type(offset) is not int:
+        offset = whole_number("offset", offset)
     compiling = torch.compiler.is_compiling()
     options = (_options if compiling else _known_options)(
         scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
@@ -295,6 +318,8 @@ def attention(
         _ops.refuse_tangents(zip(Inputs._fields, inputs, strict=True))
     if compiling or not _is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
+        if kind == "meta" and not compiling:
+            _check_meta(inputs, options)
         op: Any = _ops.attention
         if not compiling and torch._C._are_functorch_transforms_active():
             op = _Transformed.apply

@@ -163,7 +163,7 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
-def refuse_forward_mode(*_: Any) -> Any:
+def refuse_forward_mode() -> None:
     """What a derivative of forward mode ends in, where no input can be named."""
     raise UnsupportedError("attention has no forward-mode derivatives in this version")
 
