@@ -24,6 +24,7 @@ from ._problem import (
     make_options,
     make_problem,
     output_shapes,
+    whole_number,
 )
 
 
@@ -66,6 +67,9 @@ class _Arrays:
     def run(self, plan: _core.Plan, seed: int, offset: int, stream: int | None) -> None:
         """Executes, on the memory as it lies or through buffers of the device."""
         views = self.views
+        # As in torch: numbers beyond the generator's range count by their low bits.
+        seed = whole_number("seed", seed) % 2**64
+        offset = whole_number("offset", offset) % 2**32
         if self.device is None or self.device.partition("/")[0] == self.where:
             size = plan.workspace_size
             # A page more than asked for: numpy aligns to 16 bytes.
@@ -185,6 +189,41 @@ def _refuse_for_jax(**given: Any) -> None:
             )
 
 
+def _refuse_autograd(given: dict[str, Any]) -> None:
+    """That no gradient of torch gets lost: as in torch, out= is for calls without one."""
+    for name, array in given.items():
+        if not getattr(array, "requires_grad", False):
+            continue
+        if importlib.import_module("torch").is_grad_enabled():
+            raise UnsupportedError(
+                f"{name} requires a gradient, and autograd has no part in calls with out=:"
+                " detach() it, or call under torch.no_grad()"
+            )
+
+
+class _Bytes:
+    """Memory as numpy sees it, of whichever framework it is."""
+
+    def __init__(self, view: View) -> None:
+        item = _ITEM[view.layout.dtype]
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{item}",
+            "data": (view.address, True),
+            "shape": view.layout.shape,
+            "strides": tuple(s * item for s in view.layout.strides),
+        }
+
+
+def _refuse_shared(out: View, inputs: dict[str, View]) -> None:
+    """That out, into which a result is copied, is no input. Plans compare what they write."""
+    for name, view in inputs.items():
+        if view.layout.dtype not in _ITEM or out.layout.dtype not in _ITEM:
+            continue  # the plan refuses the type
+        if np.shares_memory(np.asarray(_Bytes(out)), np.asarray(_Bytes(view))):
+            raise InvalidArgumentError(f"out shares memory with {name}: an output may share none")
+
+
 def attention(
     q: Any,
     k: Any,
@@ -261,6 +300,8 @@ def attention(
         return tandem_jax.attention(q, k, v, return_lse=return_lse, **options)
     inputs = _split_lengths(options)
     opts = make_options(**options)
+    if out is not None:
+        _refuse_autograd({"q": q, "k": k, "v": v, **inputs, "out": out})
     arrays = _collect(q, k, v, opts, device, inputs)
     shapes = output_shapes(arrays.layouts(), opts)
     make = arrays.framework
@@ -278,6 +319,8 @@ def attention(
         raise InvalidArgumentError("out is read-only")
     if target is not o and tuple(out.shape) != shapes["o"]:
         raise InvalidArgumentError(f"out has the shape {list(out.shape)}, not {list(shapes['o'])}")
+    if target is not o:
+        _refuse_shared(framework_of(out).view("out", out), arrays.views)
     arrays.add("o", target)
     lse = None
     if return_lse:
@@ -287,6 +330,9 @@ def attention(
     arrays.run(plan, seed, offset, stream)
     if target is not o:
         out[...] = target
+    elif out is not None and _is_torch(out):
+        # The library writes behind torch's back: what autograd saved of out counts as changed.
+        importlib.import_module("torch").autograd.graph.increment_version(out)
     o = make.finish(o) if out is None else o
     return (o, make.finish(lse)) if return_lse else o
 

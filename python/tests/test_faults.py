@@ -15,8 +15,11 @@ import torch.autograd.forward_ad as forward_ad  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
-from tandem_attention import UnsupportedError  # noqa: E402
-from tandem_attention.drop_in.flash_attn import flash_attn_func  # noqa: E402
+from tandem_attention import InvalidArgumentError, UnsupportedError  # noqa: E402
+from tandem_attention.drop_in.flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_with_kvcache,
+)
 from tandem_attention.torch import attention  # noqa: E402
 
 
@@ -64,3 +67,105 @@ def test_forward_over_reverse_is_refused() -> None:
     q, k, v = qkv(1, 2, 5, 8)
     with pytest.raises(UnsupportedError, match="forward-mode derivatives"):
         torch.func.hessian(lambda x: attention(x, k, v).sum())(q)
+
+
+def test_gradients_that_out_would_lose_are_refused() -> None:
+    q, k, v = qkv(1, 2, 5, 8)
+    out = torch.empty_like(q)
+    v.requires_grad_()
+    with pytest.raises(UnsupportedError, match="v requires a gradient"):
+        ta.attention(q, k, v, out=out)
+    with torch.no_grad():
+        assert torch.equal(ta.attention(q, k, v, out=out), attention(q, k, v))
+    with pytest.raises(UnsupportedError, match="out requires a gradient"):
+        ta.attention(q, k, v.detach(), out=out.requires_grad_())
+
+
+def test_options_of_arrays_that_are_no_numbers() -> None:
+    q, k, v = (t.numpy() for t in qkv(1, 2, 5, 8))
+    parameter = torch.nn.Parameter(torch.tensor(0.5))
+    for name in ("scale", "softcap", "dropout"):
+        with pytest.raises(UnsupportedError, match=f"{name} requires a gradient"):
+            ta.attention(q, k, v, **{name: parameter})
+    with pytest.raises(UnsupportedError, match="alpha requires a gradient"):
+        ta.attention(q, k, v, normalizer="entmax", alpha=parameter + 1)
+    for function, tensors in ((ta.attention, (q, k, v)), (attention, qkv(1, 2, 5, 8))):
+        for name in ("seed", "offset"):
+            with pytest.raises(InvalidArgumentError, match=f"{name} is 1.5, which is no whole"):
+                function(*tensors, dropout=0.5, **{"seed": 3, name: 1.5})
+        with pytest.raises(InvalidArgumentError, match="scale is 'wide', which is no number"):
+            function(*tensors, scale="wide")
+        for window in (3, (1,), (1, 2, 3)):
+            with pytest.raises(InvalidArgumentError, match=r"window is \(left, right\) or"):
+                function(*tensors, window=window)
+    low = ta.attention(q, k, v, dropout=0.5, seed=2**64 - 1)
+    assert (ta.attention(q, k, v, dropout=0.5, seed=-1) == low).all()
+
+
+def test_flash_options_that_are_no_numbers() -> None:
+    q, k, v = qkv(1, 5, 2, 8)
+    with pytest.raises(InvalidArgumentError, match=r"window_size\[0\] is 2\.5"):
+        flash_attn_func(q, k, v, window_size=(2.5, 1))
+    with pytest.raises(UnsupportedError, match="softcap requires a gradient"):
+        flash_attn_func(q, k, v, softcap=torch.nn.Parameter(torch.tensor(1.0)))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_output_of_another_device_that_is_an_input_is_refused(kind: str) -> None:
+    wide, k, v = (t.numpy() if kind == "numpy" else t for t in qkv(1, 2, 5, 16))
+    q, k, v = wide[..., :8], k[..., :8], v[..., :8]
+    before = wide + 0
+    for out in (q, wide[..., 4:12], k, v):
+        with pytest.raises(InvalidArgumentError, match=r"out shares memory with [qkv]: "):
+            ta.attention(q, k, v, out=out, device="cuda:0")
+    assert (wide == before).all()
+    # Elements that interleave with an input are free: the call goes on, to a device that is not.
+    with pytest.raises(ta.DeviceError):
+        ta.attention(q, k, v, out=wide[..., 8:], device="cuda:77")
+
+
+def test_writing_to_out_is_known_to_autograd() -> None:
+    q, k, v = qkv(1, 2, 5, 8)
+    out, weight = torch.zeros_like(q), torch.ones_like(q, requires_grad=True)
+    product = weight * out  # its backward reads out
+    ta.attention(q, k, v, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_meta_tensors_are_checked() -> None:
+    q, k, v = (t.to("meta") for t in qkv(2, 2, 5, 8))
+    with pytest.raises(InvalidArgumentError, match="k has a head size of 4 where q has 8"):
+        attention(q, k[..., :4], v)
+    with pytest.raises(InvalidArgumentError, match="k lies on cpu, q on meta"):
+        attention(q, torch.zeros(2, 2, 5, 8), v)
+    with pytest.raises(InvalidArgumentError, match="does not broadcast"):
+        attention(q, k, v, bias=torch.zeros(2, 2, 4, 5, device="meta"))
+    with pytest.raises(UnsupportedError, match="q is float64"):
+        attention(q.double(), k.double(), v.double())
+    assert attention(q, k, v, dropout=0.5).shape == q.shape
+
+
+def test_cache_is_left_alone_by_a_call_that_fails() -> None:
+    q, k, v = qkv(1, 3, 2, 8)
+    lengths = torch.tensor([2], dtype=torch.int32)
+    table = torch.tensor([[0, 5]], dtype=torch.int32)
+    entry = torch.tensor([4], dtype=torch.int32)
+    cases: list[tuple[Tensor, dict[str, Any], str]] = [
+        (q, {"cache_batch_idx": entry}, "cache_batch_idx has the entry 4; the cache has 2"),
+        (q, {"block_table": table}, "block_table has the page 5; the cache has 2"),
+        (q, {"alibi_slopes": torch.ones(3)}, "alibi_slopes has the shape"),
+        (q, {"window_size": (1.5, 0)}, "window_size"),
+        (q, {"softmax_scale": float("nan")}, "scale is nan"),
+        (q, {"softcap": float("nan")}, "softcap is nan"),
+        (q[..., :4], {}, "head size"),
+        (q.half(), {}, "float"),
+        (q[:, :, :1], {}, "heads"),
+    ]
+    for query, more, sentence in cases:
+        rows = 4 if "block_table" in more else 8
+        cache_k, cache_v = (torch.ones(2, rows, 2, 8) for _ in "kv")
+        with pytest.raises(ta.TandemError, match=sentence):
+            flash_attn_with_kvcache(query, cache_k, cache_v, k, v, cache_seqlens=lengths, **more)
+        assert (cache_k == 1).all(), sentence
+        assert (cache_v == 1).all(), sentence
