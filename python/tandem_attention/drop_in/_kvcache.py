@@ -48,16 +48,29 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) 
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
+def _ends(t: Tensor) -> tuple[int, int] | None:
+    """The least and the largest number of t, read on the host. None where there is none, or while
+    a CUDA graph is captured, where nothing can be read: the caller answers for them then."""
+    if not t.numel() or (t.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    least, most = torch.stack(t.aminmax()).tolist()
+    return least, most
+
+
 def _check_room(lengths: Tensor, new: int, room: int, holder: str) -> None:
-    """That every sequence fits; lengths count the new rows. Reads them on the host, but while a
-    CUDA graph is captured, where nothing can be read: the caller answers for them then."""
-    if not lengths.numel() or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    shortest, longest = (int(n) for n in lengths.aminmax())
-    if shortest < new:
-        raise InvalidArgumentError(f"a sequence has {shortest - new} keys in {holder}")
-    if longest > room:
-        raise InvalidArgumentError(f"a sequence has {longest} keys; {holder} has room for {room}")
+    """That every sequence fits; lengths count the new rows."""
+    ends = _ends(lengths)
+    if ends and ends[0] < new:
+        raise InvalidArgumentError(f"a sequence has {ends[0] - new} keys in {holder}")
+    if ends and ends[1] > room:
+        raise InvalidArgumentError(f"a sequence has {ends[1]} keys; {holder} has room for {room}")
+
+
+def _check_entries(what: str, entries: Tensor, count: int) -> None:
+    """That new rows go into the cache, which has so many entries or pages."""
+    for number in _ends(entries) or ():
+        if not 0 <= number < count:
+            raise InvalidArgumentError(f"{what} {number}; the cache has {count} of them")
 
 
 def flash_attn_with_kvcache(
@@ -168,18 +181,39 @@ def _with_kvcache(
             k = _rotate(k, cos, sin, at, interleaved)
         lengths = lengths + new_rows
         if table is None:
+            if batch_idx is not None:
+                _check_entries("cache_batch_idx has the entry", entry, k_cache.shape[0])
             slot = (entry[:, None], at)
         else:
-            slot = (table.long().gather(1, at // page), at % page)
-        k_cache[slot] = k
-        v_cache[slot] = v
+            pages = table.long().gather(1, at // page)
+            _check_entries("block_table has the page", pages, k_cache.shape[0])
+            slot = (pages, at % page)
+        before = k_cache[slot], v_cache[slot]
+        k_cache[slot], v_cache[slot] = k, v
 
+    at_hand = entry if batch_idx is not None else None
+    try:
+        return _attend(
+            q, k_cache, v_cache, at_hand, leftpad, table, lengths, room, alibi, return_lse, settings
+        )
+    except Exception:
+        if k is not None:  # what attention refuses leaves the cache as it was
+            k_cache[slot], v_cache[slot] = before
+        raise
+
+
+def _attend(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, entry: Tensor | None, leftpad: Tensor | None,
+    table: Tensor | None, lengths: Tensor, room: int, alibi: Tensor | None, return_lse: bool,
+    settings: Settings,
+) -> Any:  # fmt: skip
+    """Attention to a cache that has the new rows."""
     if table is not None:
         k_cache, v_cache = (gather_pages(t, table, lengths, room) for t in (k_cache, v_cache))
-    elif batch_idx is not None:
+    elif entry is not None:
         k_cache, v_cache = (t.index_select(0, entry) for t in (k_cache, v_cache))
     else:
-        k_cache, v_cache = k_cache[:batch], v_cache[:batch]
+        k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
     more: dict[str, Any] = {"lengths_kv": lengths}
     if leftpad is not None:
         keys = torch.arange(k_cache.shape[1], device=q.device)
