@@ -7,6 +7,8 @@ Each is computed right or refused by a sentence; none is dropped in silence.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -167,3 +169,9 @@ def test_threads_follow_torch() -> None:
     finally:
         torch.set_num_threads(before)
     assert ("cpu", 3) in _devices._open
+
+
+def test_import_says_nothing() -> None:
+    command = [sys.executable, "-c", "import tandem_attention.torch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""

@@ -6,6 +6,8 @@ They are what torch.compile, torch.export and torch.func see. Options travel as 
 
 from __future__ import annotations
 
+import importlib
+import logging
 import math
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -13,7 +15,6 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils.flop_counter import register_flop_formula
 
 from .._errors import UnsupportedError
 from .._problem import GRADIENTS, Options
@@ -320,6 +321,17 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
 # ---- torch.utils.flop_counter --------------------------------------------------------------------
 
 
+def _flop_counter() -> Any:
+    """The module; without the warning that importing it gives where Triton is not installed."""
+    logger = logging.getLogger("torch.utils.flop_counter")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return importlib.import_module("torch.utils.flop_counter")
+    finally:
+        logger.setLevel(level)
+
+
 def _flops(q: Any, k: Any, v: Any, args: tuple[Any, ...]) -> int:
     """2 (D + Dv) for each query row, head and key; masks count as nothing, as torch counts. Packed:
     as if each row saw max_seq_kv keys."""
@@ -329,12 +341,17 @@ def _flops(q: Any, k: Any, v: Any, args: tuple[Any, ...]) -> int:
     return int(2 * rows * keys * (q[-1] + v[-1]))
 
 
-@register_flop_formula(torch.ops.tandem.attention)
-def _(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) -> int:
+def _forward_flops(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) -> int:
     return _flops(q, k, v, args)
 
 
-@register_flop_formula(torch.ops.tandem.attention_backward)
-def _(d_o: Any, o: Any, lse: Any, gradients: int, *args: Any, out_shape: Any = None) -> int:
+def _backward_flops(
+    d_o: Any, o: Any, lse: Any, gradients: int, *args: Any, out_shape: Any = None
+) -> int:
     q, k, v, *rest = args
     return _flops(q, k, v, tuple(rest)) * 5 // 2
+
+
+_counter = _flop_counter()
+_counter.register_flop_formula(torch.ops.tandem.attention)(_forward_flops)
+_counter.register_flop_formula(torch.ops.tandem.attention_backward)(_backward_flops)
