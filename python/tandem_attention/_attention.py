@@ -279,7 +279,8 @@ def attention(
 
     Returns:
         o, [B, Hq, Sq, Dv] in q's layout and type; with return_lse, (o, lse). On CUDA the work is
-        queued on the stream. Torch tensors take part in autograd.
+        queued on the stream. Torch tensors take part in autograd, but not with device= or stream=,
+        which give results without a gradient, nor with out=, which refuses inputs that want one.
 
     Raises:
         TandemError: or a subclass, with the library's sentence.
