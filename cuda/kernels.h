@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CUDA kernels as the host sees them: parameter structs, and look-ups of the instantiation that
-// serves a launch, which return nullptr where it is not built (cuda/simt/select.cuh).
+// Parameters of the CUDA kernels. Their look-ups are declared in src/cuda/look_ups.h.
 #ifndef TANDEM_CUDA_KERNELS_H
 #define TANDEM_CUDA_KERNELS_H
 #include "kernels/kernel_params.h"
@@ -36,24 +35,11 @@ struct FullParams {
 template <typename P>
 using Kernel = void (*)(P);
 
-#define TANDEM_STEM(Name, name)                                       \
-  using Name##Params = Params<Name##Block, Name##Push>;               \
-  using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
-  Kernel<Name##Full> name##_full_kernel(const KernelChoice& of, bool wide);
-#define TANDEM_FUSED(Name, name)                                      \
-  using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
-  Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
-#define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
+#define TANDEM_STEM(Name, name)                         \
+  using Name##Params = Params<Name##Block, Name##Push>; \
+  using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>;
+#define TANDEM_HOPPER(Name, name)  // sm90/params.h
 #include "kernels/stems.inc"
-
-// For rows with trait::fixed: the set of optional inputs and the element type are known
-// at compile time.
-Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
-
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 
 }  // namespace cuda
 }  // namespace tandem

@@ -88,7 +88,7 @@ struct BwdDbias {
   }
 };
 
-Kernel<BwdDbiasFull> bwd_dbias_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<BwdDbiasFull> bwd_dbias_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<BwdDbias>(wide, of.tile, 1);
 }
 

@@ -64,7 +64,7 @@ struct BwdDistBias {
   }
 };
 
-Kernel<BwdDistBiasFull> bwd_dist_bias_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<BwdDistBiasFull> bwd_dist_bias_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<BwdDistBias>(wide, of.tile, 1);
 }
 

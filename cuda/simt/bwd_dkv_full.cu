@@ -142,7 +142,7 @@ struct BwdDkvFullFamily {
   }
 };
 
-Kernel<BwdDkvFull> bwd_dkv_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<BwdDkvFullFamily>(wide, of.tile,
                                        of.d_blocks > of.dv_blocks ? of.d_blocks : of.dv_blocks);
 }

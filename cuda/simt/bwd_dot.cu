@@ -166,28 +166,32 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const KernelChoice& of, 
   }
 }
 
-Kernel<BwdDotFull> bwd_dot_full_kernel(const KernelChoice&, bool) { return bwd_dot_full; }
+Kernel<BwdDotFull> bwd_dot_full_kernel(tandem_dtype, const KernelChoice&, bool) {
+  return bwd_dot_full;
+}
 
-Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype, bool tf32) {
+Kernel<BwdDotZeroParams> bwd_dot_zero_kernel(tandem_dtype dtype, const KernelChoice& of, bool) {
   return dtype == TANDEM_F16    ? bwd_dot_zero<F16>
          : dtype == TANDEM_BF16 ? bwd_dot_zero<BF16>
-         : tf32                 ? bwd_dot_zero<RoundedF32>
+         : of.tf32              ? bwd_dot_zero<RoundedF32>
                                 : bwd_dot_zero<F32>;
 }
 
-Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel() { return bwd_dot_zero_full; }
+Kernel<BwdDotZeroFull> bwd_dot_zero_full_kernel(tandem_dtype, const KernelChoice&, bool) {
+  return bwd_dot_zero_full;
+}
 
 namespace {
 
 template <typename T>
-Kernel<Zeroing<BwdDotParams>> fast_dot(int head_dim_v) {
+Kernel<BwdDotZeroParams> fast_dot(int head_dim_v) {
   const int lanes = bwd_dot_lanes(head_dim_v);
   return lanes == 8 ? bwd_dot_fast<T, 8> : lanes == 16 ? bwd_dot_fast<T, 16> : bwd_dot_fast<T, 32>;
 }
 
 }  // namespace
 
-Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
+Kernel<BwdDotZeroParams> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
   return dtype == TANDEM_F16 ? fast_dot<F16>(head_dim_v) : fast_dot<BF16>(head_dim_v);
 }
 

@@ -17,13 +17,13 @@ struct Zeroing {
   uint32_t entries;
 };
 
-Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype, bool tf32);
-Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel();
+using BwdDotZeroParams = Zeroing<BwdDotParams>;
+using BwdDotZeroFull = Zeroing<BwdDotFull>;
 
 // For 16-bit types and heads up to 256 whose features are contiguous. Head sizes, strides and
 // addresses of o and d_o are multiples of 8 elements. The block counts tiles of bwd_dot_rows() rows
 // (src/plan/dot_tiles.h).
-Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v);
+Kernel<BwdDotZeroParams> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v);
 
 }  // namespace cuda
 }  // namespace tandem

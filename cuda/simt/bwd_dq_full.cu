@@ -53,7 +53,7 @@ struct BwdDqFullFamily {
   }
 };
 
-Kernel<BwdDqFull> bwd_dq_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<BwdDqFullFamily>(wide, of.tile, of.d_blocks);
 }
 

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kLineGroup)
     sum_head(params, int(index), reinterpret_cast<float*>(shared_memory()));
 }
 
-Kernel<BwdHeadSumsFull> bwd_head_sums_full_kernel(const KernelChoice&, bool) {
+Kernel<BwdHeadSumsFull> bwd_head_sums_full_kernel(tandem_dtype, const KernelChoice&, bool) {
   return bwd_head_sums;
 }
 

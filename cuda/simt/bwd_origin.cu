@@ -302,7 +302,9 @@ __global__ void __launch_bounds__(kLineGroup)
   }
 }
 
-Kernel<BwdOriginFull> bwd_origin_full_kernel(const KernelChoice&, bool) { return bwd_origin; }
+Kernel<BwdOriginFull> bwd_origin_full_kernel(tandem_dtype, const KernelChoice&, bool) {
+  return bwd_origin;
+}
 
 }  // namespace cuda
 }  // namespace tandem

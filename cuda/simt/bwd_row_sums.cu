@@ -85,7 +85,7 @@ struct BwdRowSums {
   }
 };
 
-Kernel<BwdRowSumsFull> bwd_row_sums_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<BwdRowSumsFull> bwd_row_sums_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<BwdRowSums>(wide, of.tile, 1);
 }
 

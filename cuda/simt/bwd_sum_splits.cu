@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kLineGroup)
   });
 }
 
-Kernel<BwdSumSplitsFull> bwd_sum_splits_full_kernel(const KernelChoice&, bool) {
+Kernel<BwdSumSplitsFull> bwd_sum_splits_full_kernel(tandem_dtype, const KernelChoice&, bool) {
   return bwd_sum_splits;
 }
 

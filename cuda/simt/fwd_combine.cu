@@ -102,7 +102,9 @@ __global__ void __launch_bounds__(kCombineGroup)
         sees ? origin.x + (origin.y + logf(l)) : -INFINITY;
 }
 
-Kernel<FwdCombineFull> fwd_combine_full_kernel(const KernelChoice&, bool) { return fwd_combine; }
+Kernel<FwdCombineFull> fwd_combine_full_kernel(tandem_dtype, const KernelChoice&, bool) {
+  return fwd_combine;
+}
 
 }  // namespace cuda
 }  // namespace tandem

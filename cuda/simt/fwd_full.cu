@@ -149,7 +149,7 @@ struct FwdFullFamily {
   }
 };
 
-Kernel<FwdFull> fwd_full_kernel(const KernelChoice& of, bool wide) {
+Kernel<FwdFull> fwd_full_kernel(tandem_dtype, const KernelChoice& of, bool wide) {
   return select_full<FwdFullFamily>(wide, of.tile, of.dv_blocks);
 }
 

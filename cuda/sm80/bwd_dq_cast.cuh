@@ -12,7 +12,7 @@ namespace sm80 {
 
 constexpr int kCastThreads = 128;  // 16 rows a warp
 
-template <typename T>
+template <typename T, int>
 __global__ void __launch_bounds__(kCastThreads)
     bwd_dq_cast(const __grid_constant__ BwdDqCastParams params) {
   const BwdDqCastBlock& u = params.block;

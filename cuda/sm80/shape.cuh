@@ -61,37 +61,6 @@ TANDEM_DEVICE bool find_keys(const Block& u, Place* place) {
                              int64_t(u.seq_q) * u.group * 4 * MmaShape<ROW>::WIDTH, place);
 }
 
-// Family::get<T, ROW>() is the kernel of a row with Family::kStem and Family::kKind;
-// Family::Pointer is its type.
-template <typename Family, typename T, int ROW = 0>
-typename Family::Pointer select_row(int row) {
-  if constexpr (ROW < kAmpereTileCount) {
-    if constexpr (kAmpereTiles[ROW].stem == Family::kStem &&
-                  kAmpereTiles[ROW].table == Family::kTable &&
-                  kAmpereTiles[ROW].bytes == int(sizeof(typename T::Element)))
-      if (row == ROW) return Family::template get<T, ROW>();
-    return select_row<Family, T, ROW + 1>(row);
-  } else {
-    return nullptr;
-  }
-}
-template <typename Family>
-typename Family::Pointer select_kernel(tandem_dtype dtype, const KernelChoice& of) {
-  switch (dtype) {
-    case TANDEM_F16:
-      return select_row<Family, F16>(of.row);
-    case TANDEM_BF16:
-      return select_row<Family, BF16>(of.row);
-    default:
-      if constexpr (Family::kTable == TileTable::ampere_f32_inputs)
-        return select_row<Family, F32>(of.row);
-      else if constexpr (Family::kTable != TileTable::ampere_plain)
-        return nullptr;
-      else
-        return of.tf32 ? select_row<Family, TF32>(of.row) : select_row<Family, F32>(of.row);
-  }
-}
-
 }  // namespace sm80
 }  // namespace cuda
 }  // namespace tandem

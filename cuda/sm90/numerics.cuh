@@ -3,11 +3,19 @@
 // accumulator belongs to the four lanes of a quad.
 #ifndef TANDEM_CUDA_SM90_NUMERICS_CUH
 #define TANDEM_CUDA_SM90_NUMERICS_CUH
+#include "kernels/traits.h"
 #include "ptx/base.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
+
+// Whether the entmax kernel of a row has alpha 1.5, whose power is a square. Row: of
+// src/kernels/kernels.inc, as a type.
+template <typename Row>
+struct FastAlpha {
+  static constexpr bool kFast = !Row::has(trait::any_alpha);
+};
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 

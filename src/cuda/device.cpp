@@ -8,12 +8,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "../../cuda/kernels.h"
-#include "../../cuda/simt/bwd_dot.h"
-#include "../../cuda/sm80/kernels.h"
 #include "base/structs.h"
 #include "kernels/kernel_rows.h"
 #include "kernels/params.h"
+#include "look_ups.h"
 #include "sm80.h"
 #include "sm90.h"
 #include "tandem/tandem_cuda.h"
@@ -113,101 +111,62 @@ class CudaProgram final : public Program {
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (launch.as<Sm80Launch>()) return add_sm80(launch);
-    if (launch.has(trait::zeroes)) return add_zeroing(launch);
-    if (launch.row().inputs == 0) switch (launch.stem) {
-        case Stem::fwd:
-          return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
-        case Stem::bwd_dot:
-          return add_plain(launch, cuda::bwd_dot_kernel, bwd_dot_block, bwd_dot_push);
-        case Stem::bwd_dkv:
-          return add_plain(launch, cuda::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
-        case Stem::bwd_dq:
-          return add_plain(launch, cuda::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
-        default:
-          break;
-      }
-    // There is one set only.
-    if (launch.stem == Stem::fwd && launch.has(trait::fixed))
-      return add_fixed(launch, cuda::fwd_elastic_kernel, fwd_spec, fwd_block, fwd_push);
-    switch (launch.stem) {
-#define TANDEM_STEM(Name, name) \
-  case Stem::name:              \
-    return add_full(launch, cuda::name##_full_kernel, name##_spec, name##_block, name##_push);
-#define TANDEM_FUSED(Name, name) \
-  case Stem::name:               \
-    return add_fixed(launch, cuda::name##_kernel, name##_spec, name##_block, name##_push);
-#define TANDEM_HOPPER(Name, name) \
-  case Stem::name:                \
-    break;
-#include "kernels/stems.inc"
+    switch (KernelId(launch.kernel)) {
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
+                      source, params)                                                             \
+  TANDEM_CUDA_ROW(stem, backend, path, variant, folder, source, params)
+#define TANDEM_FROM_sm90(id, source, params, row)
+#define TANDEM_FROM_sm80(id, source, params, row) \
+  case KernelId::id:                              \
+    return add(launch, cuda::sm80::source##_kernel);
+#define TANDEM_FROM_simt(id, source, params, row) \
+  case KernelId::id:                              \
+    return add(launch, cuda::source##_kernel);
+#include "kernels/kernels.inc"
+      default:
+        break;
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
   }
 
-  Status add_sm80(const Launch& launch) {
-    const TileTable tiles = launch.row().tiles;
-    const bool full = tiles == TileTable::ampere_full;
-    if (tiles == TileTable::ampere_whole_heads || launch.stem == Stem::bwd_dkv_dq ||
-        launch.stem == Stem::bwd_dq_cast || (launch.stem == Stem::bwd_dkv && full)) {
-      Recorder recorder;
-      TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
-      steps_.push_back({launch.stem, std::move(recorder)});
-      return Status();
-    }
-    if (tiles == TileTable::ampere_f32_inputs) switch (launch.stem) {
-#define TANDEM_INPUTS(name)                                                               \
-  case Stem::name:                                                                        \
-    return add_fixed(launch, cuda::sm80::name##_inputs_kernel, name##_spec, name##_block, \
-                     name##_push);
-        TANDEM_INPUTS(fwd)
-        TANDEM_INPUTS(bwd_dkv)
-        TANDEM_INPUTS(bwd_dq)
-        TANDEM_INPUTS(bwd_dbias)
-#undef TANDEM_INPUTS
-        default:
-          break;
-      }
-    else if (full)
-      switch (launch.stem) {
-#define TANDEM_FULL(name)                                                               \
-  case Stem::name:                                                                      \
-    return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \
-                     name##_push);
-        TANDEM_FULL(fwd)
-        TANDEM_FULL(bwd_row_sums)
-        TANDEM_FULL(bwd_dq)
-        TANDEM_FULL(bwd_dbias)
-#undef TANDEM_FULL
-        default:
-          break;
-      }
-    else
-      switch (launch.stem) {
-        case Stem::fwd:
-          return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
-        case Stem::bwd_dkv:
-          return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
-        case Stem::bwd_dq:
-          return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
-        case Stem::bwd_dbias:
-          return add_fixed(launch, cuda::sm80::bwd_dbias_kernel, bwd_dbias_spec, bwd_dbias_block,
-                           bwd_dbias_push);
-        default:
-          break;
-      }
-    return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
+  template <typename P>
+  Status add(const Launch& launch, cuda::LookUp<P> find) {
+    Recorder recorder;
+    TANDEM_TRY(tandem::record(find, plan_, launch, with_, &recorder));
+    steps_.push_back({launch.stem, std::move(recorder)});
+    return Status();
+  }
+  template <typename Block, typename Push>
+  Status add(const Launch& launch, cuda::LookUp<cuda::Params<Block, Push>> find) {
+    return add(launch, find, params_of<cuda::Params<Block, Push>>(launch));
+  }
+  template <typename Spec, typename Block, typename Push>
+  Status add(const Launch& launch, cuda::LookUp<cuda::FullParams<Spec, Block, Push>> find) {
+    return add(launch, find, full_params<cuda::FullParams<Spec, Block, Push>>(launch));
+  }
+  // No other optional input than lengths affects delta.
+  Status add(const Launch& launch, cuda::LookUp<cuda::BwdDotZeroParams> find) {
+    return add_zeroing(launch, find, params_of<cuda::BwdDotParams>(launch));
+  }
+  Status add(const Launch& launch, cuda::LookUp<cuda::BwdDotZeroFull> find) {
+    return add_zeroing(launch, find, full_params<cuda::BwdDotFull>(launch));
   }
 
-  Status add_zeroing(const Launch& launch) {
-    // No other optional input affects delta.
-    if ((launch.row().inputs & kHasLengths) == 0)
-      return add_zeroing(launch,
-                         cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.has(trait::tf32)),
-                         cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
-    return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
-                       full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
+  template <typename P>
+  P params_of(const Launch& launch) const {
+    P params{};
+    set_block(plan_, launch, &params.block);
+    return params;
   }
+  template <typename P>
+  P full_params(const Launch& launch) const {
+    P params = params_of<P>(launch);
+    params.extra = extra_block(plan_.problem);
+    params.features = features_of(plan_.problem);
+    set_spec(plan_, launch, &params.spec);
+    return params;
+  }
+
   template <typename P>
   static cuda::Zeroing<P> zeroing(const Plan& plan, const P& dot, const Addresses& a) {
     cuda::Zeroing<P> params{};
@@ -222,7 +181,8 @@ class CudaProgram final : public Program {
     return params;
   }
   template <typename P>
-  Status add_zeroing(const Launch& launch, cuda::Kernel<cuda::Zeroing<P>> kernel, const P& dot) {
+  Status add_zeroing(const Launch& launch, cuda::LookUp<cuda::Zeroing<P>> find, const P& dot) {
+    const auto kernel = find(plan_.problem.dtype, kernel_choice(launch), true);
     Launcher<cuda::Zeroing<P>> start, start_fast;
     TANDEM_TRY(start.prepare(kernel, with_, dim3(launch.groups_x, launch.groups_y),
                              launch.invocations(), 0));
@@ -247,51 +207,6 @@ class CudaProgram final : public Program {
                       }});
     return Status();
   }
-  template <typename Block, typename Push>
-  Status add_plain(const Launch& launch,
-                   cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype,
-                                                                   const cuda::KernelChoice&, bool),
-                   Block (*block)(const Plan&, const Launch&),
-                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    const cuda::KernelChoice of = kernel_choice(launch);
-    return add(launch, find(plan_.problem.dtype, of, false), find(plan_.problem.dtype, of, true),
-               cuda::Params<Block, Push>{block(plan_, launch), Push()}, push);
-  }
-
-  template <typename Spec, typename Block, typename Push>
-  using FullKernel = cuda::Kernel<cuda::FullParams<Spec, Block, Push>>;
-  template <typename Spec, typename Block, typename Push>
-  Status add_full(const Launch& launch,
-                  FullKernel<Spec, Block, Push> (*find)(const cuda::KernelChoice&, bool),
-                  Spec (*spec)(const Plan&, const Launch&),
-                  Block (*block)(const Plan&, const Launch&),
-                  Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    const cuda::KernelChoice of = kernel_choice(launch);
-    return add(launch, find(of, false), find(of, true), full_params(launch, spec, block, push),
-               push);
-  }
-  template <typename Spec, typename Block, typename Push>
-  Status add_fixed(const Launch& launch,
-                   FullKernel<Spec, Block, Push> (*find)(tandem_dtype, const cuda::KernelChoice&,
-                                                         bool),
-                   Spec (*spec)(const Plan&, const Launch&),
-                   Block (*block)(const Plan&, const Launch&),
-                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    const tandem_dtype dtype = plan_.problem.dtype;
-    const cuda::KernelChoice of = kernel_choice(launch);
-    return add(launch, find(dtype, of, false), find(dtype, of, true),
-               full_params(launch, spec, block, push), push);
-  }
-  template <typename Spec, typename Block, typename Push>
-  cuda::FullParams<Spec, Block, Push> full_params(const Launch& launch,
-                                                  Spec (*spec)(const Plan&, const Launch&),
-                                                  Block (*block)(const Plan&, const Launch&),
-                                                  Push (*)(const Plan&, const Launch&,
-                                                           const Addresses&)) const {
-    return {block(plan_, launch), Push(), extra_block(plan_.problem), features_of(plan_.problem),
-            spec(plan_, launch)};
-  }
-
   struct Step {  // of each launch
     Stem stem;
     Recorder record;
@@ -304,10 +219,12 @@ class CudaProgram final : public Program {
   }
 
   // The addresses of an execute decide which of the two runs.
-  template <typename P, typename Push>
-  Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
-             Push (*push)(const Plan&, const Launch&, const Addresses&)) {
+  template <typename P>
+  Status add(const Launch& launch, cuda::LookUp<P> find, const P& fixed) {
     if (launch.total == 0) return add_nothing(launch);
+    const cuda::KernelChoice of = kernel_choice(launch);
+    const cuda::Kernel<P> any = find(plan_.problem.dtype, of, false),
+                          wide = find(plan_.problem.dtype, of, true);
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
@@ -322,11 +239,11 @@ class CudaProgram final : public Program {
     TANDEM_TRY(start_any.prepare(any, with_, grid, launch.invocations(), shared));
     TANDEM_TRY(start_wide.prepare(wide, with_, grid, launch.invocations(), shared));
     const Plan& plan = plan_;
-    const Launch* of = &launch;  // of plan_
+    const Launch* const at = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
                         P params = fixed;
-                        params.push = push(plan, *of, a);
-                        const bool all = of->other_kernel >= 0 &&
+                        set_push(plan, *at, a, &params.push);
+                        const bool all = at->other_kernel >= 0 &&
                                          wide_inputs(params.block, wide_of(params.push));
                         return (all ? start_wide : start_any)(&params, stream);
                       }});

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 
-#include "../../cuda/sm80/kernels.h"
 #include "kernels/params.h"
 #include "plan/sm80/heuristics.h"
 
 namespace tandem {
 bool sm80_loads() {
-  const auto kernel = cuda::sm80::bwd_dq_cast_kernel(TANDEM_F16);
+  const auto kernel = cuda::sm80::bwd_dq_cast_kernel(TANDEM_F16, cuda::KernelChoice(), true);
   cudaFuncAttributes attributes;
   const bool loads =
       kernel &&
@@ -27,15 +26,15 @@ cuda::KernelChoice kernel_choice(const Launch& launch) {
   return of;
 }
 
-namespace {
+using cuda::LookUp;
 
 // The kernels of whole heads.
-Status record_fwd_whole(const Plan& plan, const Launch& launch, const Launching& with,
-                        Recorder* recorder) {
+template <>
+Status record(LookUp<cuda::sm80::FwdWholeFull> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
   Launcher<cuda::sm80::FwdWholeFull> start;
   TANDEM_TRY(
-      prepare_launch(cuda::sm80::fwd_whole_kernel(plan.problem.dtype, kernel_choice(launch), true),
-                     launch, with, &start));
+      prepare_launch(find(plan.problem.dtype, kernel_choice(launch), true), launch, with, &start));
   cuda::sm80::FwdWholeFull fixed{};
   fixed.block = fwd_block(plan, launch), fixed.spec = fwd_spec(plan, launch);
   fixed.extra = extra_block(plan.problem), fixed.features = features_of(plan.problem);
@@ -48,12 +47,12 @@ Status record_fwd_whole(const Plan& plan, const Launch& launch, const Launching&
   return Status();
 }
 
-Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching& with,
-                        Recorder* recorder) {
+template <>
+Status record(LookUp<cuda::sm80::BwdWholeFull> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
   const Problem& p = plan.problem;
   Launcher<cuda::sm80::BwdWholeFull> start;
-  TANDEM_TRY(prepare_launch(cuda::sm80::bwd_whole_kernel(p.dtype, kernel_choice(launch), true),
-                            launch, with, &start));
+  TANDEM_TRY(prepare_launch(find(p.dtype, kernel_choice(launch), true), launch, with, &start));
   cuda::sm80::BwdWholeFull fixed{};
   fixed.block = bwd_dq_block(plan, launch), fixed.spec = bwd_dq_spec(plan, launch);
   fixed.extra = extra_block(p), fixed.features = features_of(p);
@@ -79,13 +78,12 @@ Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching&
 }
 
 // bwd_dkv_dq of f32 problems with optional inputs.
-Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launching& with,
-                            Recorder* recorder) {
+template <>
+Status record(LookUp<cuda::sm80::BwdDkvDqInputs> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
   const Problem& p = plan.problem;
   Launcher<cuda::sm80::BwdDkvDqInputs> start;
-  TANDEM_TRY(
-      prepare_launch(cuda::sm80::bwd_dkv_dq_inputs_kernel(p.dtype, kernel_choice(launch), true),
-                     launch, with, &start));
+  TANDEM_TRY(prepare_launch(find(p.dtype, kernel_choice(launch), true), launch, with, &start));
   cuda::sm80::BwdDkvDqInputs fixed{};
   fixed.block = bwd_dkv_block(plan, launch), fixed.spec = bwd_dkv_spec(plan, launch);
   fixed.extra = extra_block(p), fixed.features = features_of(p);
@@ -109,71 +107,70 @@ Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launch
   return Status();
 }
 
-}  // namespace
+template <>
+Status record(LookUp<cuda::sm80::BwdDkvDqParams> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
+  Launcher<cuda::sm80::BwdDkvDqParams> start;
+  TANDEM_TRY(
+      prepare_launch(find(plan.problem.dtype, kernel_choice(launch), true), launch, with, &start));
+  const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
+  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+    const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
+    cuda::sm80::BwdDkvDqParams params{
+        block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
+    if (a.d_q_counts)
+      params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q, a.d_q_counts};
+    return start(&params, stream);
+  };
+  return Status();
+}
 
-Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
-                     Recorder* recorder) {
-  const tandem_dtype dtype = plan.problem.dtype;
-  if (launch.row().tiles == TileTable::ampere_whole_heads)
-    return launch.stem == Stem::fwd ? record_fwd_whole(plan, launch, with, recorder)
-                                    : record_bwd_whole(plan, launch, with, recorder);
-  if (launch.stem == Stem::bwd_dkv_dq && launch.row().tiles == TileTable::ampere_f32_inputs)
-    return record_dkv_dq_inputs(plan, launch, with, recorder);
-  if (launch.stem == Stem::bwd_dkv_dq) {
-    Launcher<cuda::sm80::BwdDkvDqParams> start;
-    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, kernel_choice(launch), true),
-                              launch, with, &start));
-    const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
-    *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-      const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
-      cuda::sm80::BwdDkvDqParams params{
-          block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
-      if (a.d_q_counts)
-        params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q,
-                      a.d_q_counts};
-      return start(&params, stream);
-    };
-    return Status();
+// bwd_dkv with optional inputs, and bwd_dq and bwd_head_sums where they have joined it.
+template <>
+Status record(LookUp<cuda::sm80::BwdDkvHeadFull> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
+  const auto kernel = find(plan.problem.dtype, kernel_choice(launch), true);
+  Launcher<cuda::sm80::BwdDkvHeadFull> start;
+  TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
+  cuda::sm80::BwdDkvHeadFull fixed{};
+  fixed.block = bwd_dkv_block(plan, launch);
+  fixed.extra = extra_block(plan.problem);
+  fixed.features = features_of(plan.problem);
+  fixed.spec = bwd_dkv_spec(plan, launch);
+  const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head_sums);
+  if (!dq || !dq->joins()) dq = nullptr;
+  if (!head || !head->joins()) head = nullptr;
+  if (dq) {
+    fixed.dq.block = bwd_dq_block(plan, *dq);
+    fixed.dq.extra = fixed.extra;
+    fixed.dq.features = fixed.features;
+    fixed.dq.spec = bwd_dq_spec(plan, *dq);
   }
-  if (launch.stem == Stem::bwd_dkv) {
-    Launcher<cuda::sm80::BwdDkvHeadFull> start;
-    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, kernel_choice(launch), true),
-                              launch, with, &start));
-    cuda::sm80::BwdDkvHeadFull fixed{};
-    fixed.block = bwd_dkv_block(plan, launch);
-    fixed.extra = extra_block(plan.problem);
-    fixed.features = features_of(plan.problem);
-    fixed.spec = bwd_dkv_spec(plan, launch);
-    const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head_sums);
-    if (!dq || !dq->joins()) dq = nullptr;
-    if (!head || !head->joins()) head = nullptr;
-    if (dq) {
-      fixed.dq.block = bwd_dq_block(plan, *dq);
-      fixed.dq.extra = fixed.extra;
-      fixed.dq.features = fixed.features;
-      fixed.dq.spec = bwd_dq_spec(plan, *dq);
-    }
-    if (head) {
-      fixed.head.block = bwd_head_sums_block(plan, *head);
-      fixed.head.spec = bwd_head_sums_spec(plan, *head);
-    }
-    if (dq || head) {
-      const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
-      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, kernel_choice(launch), true),
-                               with, dim3(total), launch.invocations(),
-                               std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
-    }
-    *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-      cuda::sm80::BwdDkvHeadFull params = fixed;
-      params.push = bwd_dkv_push(plan, launch, a);
-      if (dq) params.dq.push = bwd_dq_push(plan, *dq, a);
-      if (head) params.head.push = bwd_head_sums_push(plan, *head, a);
-      return start(&params, stream);
-    };
-    return Status();
+  if (head) {
+    fixed.head.block = bwd_head_sums_block(plan, *head);
+    fixed.head.spec = bwd_head_sums_spec(plan, *head);
   }
+  if (dq || head) {
+    const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
+    TANDEM_TRY(start.prepare(kernel, with, dim3(total), launch.invocations(),
+                             std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
+  }
+  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+    cuda::sm80::BwdDkvHeadFull params = fixed;
+    params.push = bwd_dkv_push(plan, launch, a);
+    if (dq) params.dq.push = bwd_dq_push(plan, *dq, a);
+    if (head) params.head.push = bwd_head_sums_push(plan, *head, a);
+    return start(&params, stream);
+  };
+  return Status();
+}
+
+template <>
+Status record(LookUp<cuda::sm80::BwdDqCastParams> find, const Plan& plan, const Launch& launch,
+              const Launching& with, Recorder* recorder) {
   Launcher<cuda::sm80::BwdDqCastParams> start;
-  TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dq_cast_kernel(dtype), launch, with, &start));
+  TANDEM_TRY(
+      prepare_launch(find(plan.problem.dtype, kernel_choice(launch), true), launch, with, &start));
   const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);
   *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
     const bool wide = (bwd_dq_push(plan, launch, a).wide & 16u) != 0;

@@ -3,7 +3,7 @@
 // inputs.
 #ifndef TANDEM_SRC_CUDA_SM80_H
 #define TANDEM_SRC_CUDA_SM80_H
-#include "../../cuda/kernels.h"
+#include "look_ups.h"
 #include "runtime.h"
 
 namespace tandem {
@@ -11,9 +11,11 @@ namespace tandem {
 // Whether this build's code for compute capability 8.0 and later loads on the current device.
 bool sm80_loads();
 
-// Makes the recorder of one of these launches on the path sm80. plan and launch must outlive it.
-Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
-                     Recorder* recorder);
+// Make the recorders of these launches on the path sm80, by the types of their parameters. plan and
+// launch must outlive them.
+template <typename P>
+Status record(cuda::LookUp<P> find, const Plan& plan, const Launch& launch, const Launching& with,
+              Recorder* recorder);
 
 // What chooses the instantiation of simt's or sm80's kernel of a launch.
 cuda::KernelChoice kernel_choice(const Launch& launch);

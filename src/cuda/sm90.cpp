@@ -2,7 +2,6 @@
 // Launches of the kernels for Hopper: the look-up of a kernel, and how it is launched.
 #include "sm90.h"
 
-#include "../../cuda/sm90/bwd/kernels.h"
 #include "sm90_kernel.h"
 
 namespace tandem {
@@ -63,7 +62,7 @@ const Launch* joined_launch(const Plan& plan, Stem stem) {
 
 bool sm90_loads() {
   cudaFuncAttributes attributes;
-  const auto kernel = cuda::sm90::bwd_dq_cast_kernel(TANDEM_F16);
+  const auto kernel = cuda::sm90::bwd_dq_cast_only_kernel(TANDEM_F16, 0);
   const bool loads =
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess;
   if (!loads) cudaGetLastError();
@@ -74,10 +73,18 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
                      Recorder* recorder) {
   TensorMapFunctions tensor_maps;
   TANDEM_TRY(tensor_maps.load());
-  for (const Sm90Rows& rows : {sm90_fwd_rows(), sm90_bwd_rows()})
-    for (const Sm90Row& row : rows)
-      if (int(row.kernel) == launch.kernel)
-        return row.record({plan, launch, with, tensor_maps}, recorder);
+  const Sm90Recording from{plan, launch, with, tensor_maps};
+  switch (KernelId(launch.kernel)) {
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
+                      source, params)                                                             \
+  TANDEM_CUDA_ROW(stem, backend, path, variant, folder, source, params)
+#define TANDEM_FROM_sm90(id, source, params, row) \
+  case KernelId::id:                              \
+    return record<cuda::sm90::params>(cuda::sm90::row##_kernel, from, recorder);
+#include "kernels/kernels.inc"
+    default:
+      break;
+  }
   return fail(TANDEM_ERROR_BACKEND, "the path sm90 has no kernel %s",
               short_kernel_name(launch.row()).c_str());
 }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Table of the backward kernels for Hopper, as the host launches them.
+// How the backward kernels for Hopper are recorded.
 #include <algorithm>
-#include <iterator>
 
-#include "../../cuda/sm90/bwd/kernels.h"
 #include "plan/sm90/rows.h"
 #include "sm90_kernel.h"
 
@@ -11,7 +9,6 @@ namespace tandem {
 namespace {
 
 using cuda::Kernel;
-using cuda::sm90::BiasForm;
 using cuda::sm90::BwdBias;
 using cuda::sm90::BwdDkvDistParams;
 using cuda::sm90::BwdDkvDqBiasParams;
@@ -68,22 +65,9 @@ class BwdDkvDq : public Sm90Kernel<ParamsOfKernel> {
   const bool has_cast;  // whether bwd_dq_cast converts the dQ accumulator
 };
 
-class BwdDkvDqPlain : public BwdDkvDq<BwdDkvDqParams> {
- public:
-  using BwdDkvDq::BwdDkvDq;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, choice.row, !launch.has(trait::d_kv_alone),
-                                         !launch.has(trait::d_q_alone),
-                                         launch.has(trait::persistent));
-  }
-};
-
 class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_parts_kernel(problem.dtype, choice.row);
-  }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     params->most_parts = choice.parts.most;
@@ -99,10 +83,6 @@ class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
 class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, choice.row,
-                                                !launch.has(trait::any_alpha));
-  }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     params->support_words = int(support_words(problem.seq_kv));
@@ -113,11 +93,9 @@ class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
   }
 };
 
-template <Kernel<BwdDkvDqOptionalParams> (*select)(tandem_dtype, int row)>
 class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
-  Kernel<Params> kernel() const { return select(problem.dtype, choice.row); }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     if (problem.lengths_q == Lengths::packed)
@@ -133,29 +111,22 @@ class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
   }
 };
 
-template <bool PERSISTENT>
-Kernel<BwdDkvDqOptionalParams> row_bias_kernel(tandem_dtype dtype, int row) {
-  return cuda::sm90::bwd_dkv_dq_row_bias_kernel(dtype, row, PERSISTENT);
-}
-
 // A dense bias. Where d_bias is summed over the batch, workgroups run in clusters of a schedule
 // (bwd_cluster_schedule.h), and two-CTA clusters may follow in a launch of their own.
-class BwdDkvDqAnyBias : public BwdDkvDq<BwdDkvDqBiasParams> {
+class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
  public:
-  BwdDkvDqAnyBias(const Plan& of, const Launch& its, Kernel<Params> kernel)
-      : BwdDkvDq(of, its), kernel_(kernel), grid_(sm90_grid(its)) {
-    if (launch.second_kernel >= 0)
-      two_cta_kernel_ =
-          cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, choice.row, BiasForm::passes);
+  BwdDkvDqBias(const Plan& of, const Launch& its) : BwdDkvDq(of, its), grid_(sm90_grid(its)) {
+    if (launch.second_kernel >= 0)  // there is one such row
+      two_cta_kernel_ = cuda::sm90::bwd_dkv_dq_bias_two_cta_kernel(problem.dtype, choice.row);
     if (sums_dbias_in_slices(problem))
       cluster_ = kSliceCluster;
     else if (reduces_dbias_in_clusters(problem))
       cluster_ = unsigned(problem.batch);
     split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
   }
-  Kernel<Params> kernel() const { return kernel_; }
 
-  Status prepare(const Launching& with) {
+  Status prepare(Kernel<Params> kernel, const Launching& with) {
+    kernel_ = kernel;
     if (slices()) return schedule_slices(with);
     if (cluster_ > 1 && launch.groups_y == 1) TANDEM_TRY(schedule_clusters(with));
     // There are as many persistent clusters as the device runs at a time. In a deterministic order
@@ -261,31 +232,13 @@ class BwdDkvDqAnyBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     return Status();
   }
 
-  const Kernel<Params> kernel_;
+  Kernel<Params> kernel_ = nullptr;
   Sm90Grid grid_;
   Kernel<Params> two_cta_kernel_ = nullptr;  // of Launch::second_kernel
   unsigned cluster_ = 1;
   bool persistent_ = false;
   BwdQuerySplit split_{};
   BwdClusterSchedule schedule_{};
-};
-
-// The kernel of a form.
-template <BiasForm FORM>
-class BwdDkvDqBias : public BwdDkvDqAnyBias {
- public:
-  BwdDkvDqBias(const Plan& of, const Launch& its)
-      : BwdDkvDqAnyBias(of, its, select(of.problem.dtype, its.of<Sm90Launch>().row)) {}
-
- private:
-  static Kernel<Params> select(tandem_dtype dtype, int row) {
-    if constexpr (cuda::sm90::kFormHasF32<FORM>)
-      return cuda::sm90::bwd_dkv_dq_f32_bias_kernel(dtype, row, FORM);
-    else if constexpr (cuda::sm90::kFormHasKeep<FORM>)
-      return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(dtype, row, FORM);
-    else
-      return cuda::sm90::bwd_dkv_dq_bias_kernel(dtype, row, FORM);
-  }
 };
 
 // bwd_dkv and bwd_dq of wide heads in one launch. Of a problem with both it is bwd_dkv's, which
@@ -298,12 +251,6 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
         dq_(dkv_ ? joined_launch(of, Stem::bwd_dq) : &its),
         head_(dkv_ || !of.find(Stem::bwd_dkv) ? joined_launch(of, Stem::bwd_head_sums) : nullptr) {}
 
-  Kernel<Params> kernel() const {
-    int row = choice.row;
-    if (!dkv_)
-      while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[choice.row].d) ++row;
-    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row, (launch.row().inputs & kHasSoftcap) != 0);
-  }
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
     const bool both = dkv_ && dq_;
@@ -337,10 +284,6 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
 class BwdRowSums : public Sm90Kernel<BwdRowSumsParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_sums_kernel(problem.dtype, choice.row,
-                                           !launch.has(trait::any_alpha));
-  }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     params->support_words = int(support_words(problem.seq_kv));
@@ -355,9 +298,6 @@ class BwdRowSums : public Sm90Kernel<BwdRowSumsParams> {
 class BwdRowSumsDq : public Sm90Kernel<BwdRowSumsDqParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_sums_dq_kernel(problem.dtype, choice.row);
-  }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     params->spec = bwd_row_sums_dq_spec(plan, launch);
@@ -377,9 +317,6 @@ class BwdDkvDist : public Sm90Kernel<BwdDkvDistParams> {
     const Launch* sum = of.find_sum(TANDEM_GRAD_DIST_BIAS);
     reduces_dist_ = sum && sum->joins();
   }
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dist_kernel(problem.dtype, choice.row);
-  }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
     if (reduces_dist_) params->sums.d_dist = a.d_dist_bias, params->sums.counts = a.sum_counts;
@@ -394,7 +331,6 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
  public:
   BwdDqCast(const Plan& of, const Launch& its)
       : Sm90Kernel(of, its), head_(joined_launch(of, Stem::bwd_head_sums)) {}
-  Kernel<Params> kernel() const { return cuda::sm90::bwd_dq_cast_kernel(problem.dtype); }
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
     if (head_) grid.groups = dim3(launch.total + head_->total);
@@ -413,7 +349,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
       params->packed_blocks =
           int(bwd_packed_tiles(shape, problem.total_q, problem.batch)) * params->tile_blocks;
     }
-    params->done = cuda::sm90::kWholeTile * fused.tiles;
+    params->done = kWholeTile * fused.tiles;
     params->group = int(problem.group());
     if (!head_) return;
     params->head.block = bwd_head_sums_block(plan, *head_);
@@ -430,50 +366,49 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
   const Launch* head_;  // bwd_head_sums; nullptr: not of this launch
 };
 
-constexpr Sm90Row kRows[] = {
-    {KernelId::cuda_sm90_bwd_dkv_dq_plain, record_sm90<BwdDkvDqPlain>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_persistent, record_sm90<BwdDkvDqPlain>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_d_q_alone, record_sm90<BwdDkvDqPlain>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_d_kv_alone, record_sm90<BwdDkvDqPlain>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_plain_parts, record_sm90<BwdDkvDqParts>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias, record_sm90<BwdDkvDqBias<BiasForm::whole>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_postprocess,
-     record_sm90<BwdDkvDqBias<BiasForm::postprocess>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_slices, record_sm90<BwdDkvDqBias<BiasForm::slices>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_keep, record_sm90<BwdDkvDqBias<BiasForm::keep>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_keep_slices,
-     record_sm90<BwdDkvDqBias<BiasForm::keep_slices>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_lengths, record_sm90<BwdDkvDqBias<BiasForm::lengths>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_lengths_slices,
-     record_sm90<BwdDkvDqBias<BiasForm::lengths_slices>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_f32, record_sm90<BwdDkvDqBias<BiasForm::f32>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_bias_f32_slices,
-     record_sm90<BwdDkvDqBias<BiasForm::f32_slices>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_row_bias,
-     record_sm90<BwdDkvDqOptional<row_bias_kernel<false>>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_row_bias_persistent,
-     record_sm90<BwdDkvDqOptional<row_bias_kernel<true>>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_varlen,
-     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_varlen_kernel>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_softcap_alibi,
-     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_masked,
-     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_masked_kernel>>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_entmax, record_sm90<BwdDkvDqEntmax>},
-    {KernelId::cuda_sm90_bwd_dkv_dq_entmax_any, record_sm90<BwdDkvDqEntmax>},
-    {KernelId::cuda_sm90_bwd_dkv_dist_only, record_sm90<BwdDkvDist>},
-    {KernelId::cuda_sm90_bwd_row_sums_dq_only, record_sm90<BwdRowSumsDq>},
-    {KernelId::cuda_sm90_bwd_row_sums_entmax, record_sm90<BwdRowSums>},
-    {KernelId::cuda_sm90_bwd_row_sums_entmax_any, record_sm90<BwdRowSums>},
-    {KernelId::cuda_sm90_bwd_dkv_only, record_sm90<BwdDkvWithDq>},
-    {KernelId::cuda_sm90_bwd_dkv_softcap, record_sm90<BwdDkvWithDq>},
-    {KernelId::cuda_sm90_bwd_dq_only, record_sm90<BwdDkvWithDq>},
-    {KernelId::cuda_sm90_bwd_dq_softcap, record_sm90<BwdDkvWithDq>},
-    {KernelId::cuda_sm90_bwd_dq_cast_only, record_sm90<BwdDqCast>},
-};
-
 }  // namespace
 
-Sm90Rows sm90_bwd_rows() { return {std::begin(kRows), std::end(kRows)}; }
+using cuda::sm90::LookUp;
+
+template <>
+Status record(LookUp<BwdDkvDqParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDq<BwdDkvDqParams>>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvDqPartsParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDqParts>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvDqBiasParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDqBias>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvDqOptionalParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDqOptional>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvDqEntmaxParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDqEntmax>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvDistParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvDist>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdRowSumsDqParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdRowSumsDq>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdRowSumsParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdRowSums>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDkvWithDqParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDkvWithDq>(find, from, recorder);
+}
+template <>
+Status record(LookUp<BwdDqCastParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<BwdDqCast>(find, from, recorder);
+}
 
 }  // namespace tandem

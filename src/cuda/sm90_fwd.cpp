@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Table of the forward kernels for Hopper, as the host launches them, and of pack_bias.
+// How the forward kernels for Hopper and pack_bias are recorded.
 #include <atomic>
 #include <chrono>
-#include <iterator>
 
-#include "../../cuda/sm90/fwd/kernels.h"
-#include "../../cuda/sm90/pack_bias.h"
 #include "sm90_kernel.h"
 
 namespace tandem {
 namespace {
 
-using cuda::Kernel;
 using cuda::sm90::FwdBiasParams;
 using cuda::sm90::FwdOptionalParams;
 using cuda::sm90::FwdParams;
@@ -34,37 +30,9 @@ uint64_t unique_number() {
          uint64_t(1) << 62;
 }
 
-class FwdPlain : public Sm90Kernel<FwdParams> {
- public:
-  using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return cuda::sm90::fwd_kernel(problem.dtype, launch.tile.name); }
-};
-
-template <Kernel<FwdOptionalParams> (*select)(tandem_dtype, const char* tile)>
-class FwdOptional : public Sm90Kernel<FwdOptionalParams> {
- public:
-  using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return select(problem.dtype, launch.tile.name); }
-};
-
-// The selectors of FwdBias.
-Kernel<FwdBiasParams> scaled_bias_kernel(tandem_dtype, const char* tile) {  // of bf16 alone
-  return cuda::sm90::fwd_scaled_bias_kernel(tile);
-}
-template <bool LENGTHS>
-Kernel<FwdBiasParams> bias_keep_kernel(tandem_dtype dtype, const char* tile) {
-  return cuda::sm90::fwd_bias_keep_kernel(dtype, tile, LENGTHS);
-}
-template <bool LENGTHS>
-Kernel<FwdBiasParams> f32_bias_kernel(tandem_dtype dtype, const char* tile) {
-  return cuda::sm90::fwd_f32_bias_kernel(dtype, tile, LENGTHS);
-}
-
-template <Kernel<FwdBiasParams> (*select)(tandem_dtype, const char* tile)>
 class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return select(problem.dtype, launch.tile.name); }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     const int steps = int((problem.seq_kv + launch.tile.bc - 1) / launch.tile.bc);
@@ -83,43 +51,26 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
   }
 };
 
-// Before fwd and before bwd_dkv_dq.
-class PackBias : public Sm90Kernel<cuda::sm90::PackBiasParams> {
- public:
-  using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::pack_bias_kernel(launch.has(trait::f32_bias));
-  }
-};
-
-constexpr Sm90Row kRows[] = {
-    {KernelId::cuda_sm90_pack_bias_only, record_sm90<PackBias>},
-    {KernelId::cuda_sm90_pack_bias_f32, record_sm90<PackBias>},
-    {KernelId::cuda_sm90_fwd_plain, record_sm90<FwdPlain>},
-    {KernelId::cuda_sm90_fwd_decoupled, record_sm90<FwdPlain>},
-    {KernelId::cuda_sm90_fwd_wide_heads, record_sm90<FwdPlain>},
-    {KernelId::cuda_sm90_fwd_bias, record_sm90<FwdBias<cuda::sm90::fwd_bias_kernel>>},
-    {KernelId::cuda_sm90_fwd_bias_192_rows, record_sm90<FwdBias<cuda::sm90::fwd_bias_kernel>>},
-    {KernelId::cuda_sm90_fwd_scaled_bias, record_sm90<FwdBias<scaled_bias_kernel>>},
-    {KernelId::cuda_sm90_fwd_bias_keep, record_sm90<FwdBias<bias_keep_kernel<false>>>},
-    {KernelId::cuda_sm90_fwd_bias_lengths, record_sm90<FwdBias<bias_keep_kernel<true>>>},
-    {KernelId::cuda_sm90_fwd_bias_f32, record_sm90<FwdBias<f32_bias_kernel<false>>>},
-    {KernelId::cuda_sm90_fwd_bias_f32_lengths, record_sm90<FwdBias<f32_bias_kernel<true>>>},
-    {KernelId::cuda_sm90_fwd_row_bias, record_sm90<FwdOptional<cuda::sm90::fwd_row_bias_kernel>>},
-    {KernelId::cuda_sm90_fwd_varlen, record_sm90<FwdOptional<cuda::sm90::fwd_varlen_kernel>>},
-    {KernelId::cuda_sm90_fwd_softcap_alibi,
-     record_sm90<FwdOptional<cuda::sm90::fwd_softcap_alibi_kernel>>},
-    {KernelId::cuda_sm90_fwd_masked, record_sm90<FwdOptional<cuda::sm90::fwd_masked_kernel>>},
-    {KernelId::cuda_sm90_fwd_elastic, record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
-    {KernelId::cuda_sm90_fwd_elastic_decoupled,
-     record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
-    {KernelId::cuda_sm90_fwd_entmax, record_sm90<FwdOptional<cuda::sm90::fwd_entmax_kernel>>},
-    {KernelId::cuda_sm90_fwd_entmax_any,
-     record_sm90<FwdOptional<cuda::sm90::fwd_entmax_any_kernel>>},
-};
-
 }  // namespace
 
-Sm90Rows sm90_fwd_rows() { return {std::begin(kRows), std::end(kRows)}; }
+using cuda::sm90::LookUp;
+
+template <>
+Status record(LookUp<FwdParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<Sm90Kernel<FwdParams>>(find, from, recorder);
+}
+template <>
+Status record(LookUp<FwdOptionalParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<Sm90Kernel<FwdOptionalParams>>(find, from, recorder);
+}
+template <>
+Status record(LookUp<FwdBiasParams> find, const Sm90Recording& from, Recorder* recorder) {
+  return record_as<FwdBias>(find, from, recorder);
+}
+template <>  // before fwd and before bwd_dkv_dq
+Status record(LookUp<cuda::sm90::PackBiasParams> find, const Sm90Recording& from,
+              Recorder* recorder) {
+  return record_as<Sm90Kernel<cuda::sm90::PackBiasParams>>(find, from, recorder);
+}
 
 }  // namespace tandem

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the kernels of cuda.sm90 have in common on the host: how the recorder of a launch is made.
-// Each of their rows in the registry has one in the tables of sm90_fwd.cpp and sm90_bwd.cpp, which
-// names a class derived from Sm90Kernel. The class says what is the kernel's own: its selector, its
-// grid, and the parameters beside block, push, optional inputs and tensor maps.
+// The type of a row's parameters names a class derived from Sm90Kernel (sm90_fwd.cpp,
+// sm90_bwd.cpp). The class says what is the kernel's own: its grid, and the parameters beside
+// block, push, optional inputs and tensor maps.
 #ifndef TANDEM_SRC_CUDA_SM90_KERNEL_H
 #define TANDEM_SRC_CUDA_SM90_KERNEL_H
 #include <type_traits>
 
+#include "../../cuda/sm90/params.h"
 #include "kernels/params.h"
+#include "look_ups.h"
 #include "plan/sm90/tensor_maps.h"
 #include "sm90_tensor_maps.h"
 
@@ -40,37 +42,34 @@ struct Sm90Recording {
   const TensorMapFunctions& tensor_maps;
 };
 
-// A row of a table: how a kernel of the registry is recorded.
-struct Sm90Row {
-  KernelId kernel;
-  Status (*record)(const Sm90Recording& from, Recorder* recorder);
-};
-struct Sm90Rows {
-  const Sm90Row *first, *last;
-  const Sm90Row* begin() const { return first; }
-  const Sm90Row* end() const { return last; }
-};
-Sm90Rows sm90_fwd_rows();
-Sm90Rows sm90_bwd_rows();
+// The look-ups of cuda/sm90, by the rows of kernels.inc.
+namespace cuda {
+namespace sm90 {
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
+                      source, params)                                                             \
+  TANDEM_CUDA_ROW(stem, backend, path, variant, folder, source, params)
+#define TANDEM_FROM_simt(id, source, params, row)
+#define TANDEM_FROM_sm80(id, source, params, row)
+#define TANDEM_FROM_sm90(id, source, params, row) \
+  Kernel<params> row##_kernel(tandem_dtype dtype, int tile);
+#include "kernels/kernels.inc"
+#undef TANDEM_FROM_sm90
+template <typename P>
+using LookUp = Kernel<P> (*)(tandem_dtype, int tile);
+}  // namespace sm90
+}  // namespace cuda
 
-// The block and the push of each stem, for parameters of any kernel.
-#define TANDEM_STEM(Name, name)                                                    \
-  inline void set_block(const Plan& plan, const Launch& launch, Name##Block* to) { \
-    *to = name##_block(plan, launch);                                              \
-  }                                                                                \
-  inline void set_push(const Plan& plan, const Launch& launch, const Addresses& a, \
-                       Name##Push* to) {                                           \
-    *to = name##_push(plan, launch, a);                                            \
-  }
-#include "kernels/stems.inc"
+// Makes the recorder of the kernel that a look-up finds: one for each type of parameters
+// (sm90_fwd.cpp, sm90_bwd.cpp).
+template <typename P>
+Status record(cuda::sm90::LookUp<P> find, const Sm90Recording& from, Recorder* recorder);
 
 template <typename Params, typename = void>
 struct TakesOptionalInputs : std::false_type {};
 template <typename Params>
 struct TakesOptionalInputs<Params, std::void_t<decltype(Params::extra)>> : std::true_type {};
 
-// A kernel of a launch. A recorder holds it. Derived classes replace what differs, and have
-//   cuda::Kernel<Params> kernel() const;   // nullptr: not built
+// A kernel of a launch. A recorder holds it. Derived classes replace what differs.
 template <typename ParamsOfKernel>
 class Sm90Kernel {
  public:
@@ -78,7 +77,7 @@ class Sm90Kernel {
   Sm90Kernel(const Plan& of, const Launch& its)
       : plan(of), launch(its), choice(its.of<Sm90Launch>()), problem(of.problem) {}
   // Decides, once, what depends on the device.
-  Status prepare(const Launching&) { return Status(); }
+  Status prepare(cuda::Kernel<Params>, const Launching&) { return Status(); }
   Sm90Grid grid() const { return sm90_grid(launch); }
   // Sets the parameters that are constant for a plan. They are zeros before.
   void set_fixed(Params* params) const {
@@ -104,20 +103,23 @@ class Sm90Kernel {
 
 // The recorder of a kernel. Own: a class as described.
 template <typename Own>
-Status record_sm90(const Sm90Recording& from, Recorder* recorder) {
+Status record_as(cuda::sm90::LookUp<typename Own::Params> find, const Sm90Recording& from,
+                 Recorder* recorder) {
   using Params = typename Own::Params;
-  Own own(from.plan, from.launch);
-  const cuda::Kernel<Params> kernel = own.kernel();
-  if (!kernel) return no_kernel(from.launch);
-  TANDEM_TRY(own.prepare(from.with));
+  const Launch& launch = from.launch;
+  const int tile = launch.row().tiles == TileTable::none ? 0 : launch.of<Sm90Launch>().row;
+  const cuda::Kernel<Params> kernel = find(from.plan.problem.dtype, tile);
+  if (!kernel) return no_kernel(launch);
+  Own own(from.plan, launch);
+  TANDEM_TRY(own.prepare(kernel, from.with));
   Params fixed{};
   own.set_fixed(&fixed);
-  TANDEM_TRY(encode_tensor_maps(from.tensor_maps, from.plan.problem, from.launch, &fixed));
+  TANDEM_TRY(encode_tensor_maps(from.tensor_maps, from.plan.problem, launch, &fixed));
   const Sm90Grid grid = own.grid();
   Launcher<Params> start;
   TANDEM_TRY(start.prepare(kernel, from.with, grid.groups, grid.threads, grid.shared_bytes));
   const auto replace = from.tensor_maps.replace;
-  const auto bias = bias_address(from.plan, from.launch);
+  const auto bias = bias_address(from.plan, launch);
   const bool has_attributes = grid.has_attributes();
   *recorder = [=](cudaStream_t stream, const Addresses& a) {
     Params params = fixed;

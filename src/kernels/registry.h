@@ -4,21 +4,10 @@
 #define TANDEM_SRC_KERNELS_REGISTRY_H
 #include <cstdint>
 
+#include "columns.h"
 #include "problem/problem.h"
-#include "stems.h"
-#include "traits.h"
 
 namespace tandem {
-
-// Element types of a row (kernels.inc).
-enum class DtypeSet : uint8_t { f32, f16, bf16, half, every };
-constexpr bool has_dtype(DtypeSet set, tandem_dtype dtype) {
-  return set == DtypeSet::every ||
-         set == (dtype == TANDEM_F32   ? DtypeSet::f32
-                 : dtype == TANDEM_F16 ? DtypeSet::f16
-                                       : DtypeSet::bf16) ||
-         (set == DtypeSet::half && dtype != TANDEM_F32);
-}
 
 // Paths and rows of the registry by name: PathId::cuda_sm90, KernelId::cuda_simt_fwd_plain.
 enum class PathId : uint8_t {
@@ -26,7 +15,8 @@ enum class PathId : uint8_t {
 #include "paths.inc"
 };
 enum class KernelId : uint16_t {
-#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits) \
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
+                      source, params)                                                             \
   backend##_##path##_##stem##_##variant,
 #include "kernels.inc"
 };
@@ -44,16 +34,11 @@ struct KernelRow {
   constexpr bool takes(uint32_t of) const { return (needs & ~of) == 0 && (of & ~inputs) == 0; }
 };
 
-namespace kernel_rows {  // with the words of the columns
-using namespace trait;
-constexpr uint32_t elastic = kHasElastic, entmax = kHasEntmax, softcap = kHasSoftcap,
-                   bias = kHasBias, dist = kHasDistBias, alibi = kHasAlibi, keep = kHasKeep,
-                   sink = kHasSink, dropout = kHasDropout, lengths = kHasLengths,
-                   softmax = softcap | bias | dist | alibi | keep | sink | dropout | lengths,
-                   all = softmax | elastic | entmax;
+namespace kernel_rows {
 constexpr KernelRow kKernels[] = {
-#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits) \
-  {Stem::stem,       Backend::backend, #path,    #variant, DtypeSet::dtypes,              \
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
+                      source, params)                                                             \
+  {Stem::stem,       Backend::backend, #path,    #variant, DtypeSet::dtypes,                      \
    TileTable::tiles, (needs),          (inputs), (traits), PathId::backend##_##path},
 #include "kernels.inc"
 };

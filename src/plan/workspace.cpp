@@ -20,13 +20,14 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   plan->slope_parts = p.seq_q;
   if (row_kernel && p.wants(TANDEM_GRAD_TAU)) x->tau_rows = {rows};
   if (row_kernel && p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {rows};
-  for (const Launch& l : plan->launches)
-    if (l.stem == Stem::bwd_sum_splits)
-      (l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts
-       : l.gradient == TANDEM_GRAD_K  ? x->d_k_parts
-       : l.gradient == TANDEM_GRAD_V
-           ? x->d_v_parts
-           : x->dist_parts) = {l.splits * gradient_elements(p, l.gradient)};
+  for (const Launch& l : plan->launches) {
+    if (l.stem != Stem::bwd_sum_splits) continue;
+    ScratchExtent& parts = l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts
+                           : l.gradient == TANDEM_GRAD_K  ? x->d_k_parts
+                           : l.gradient == TANDEM_GRAD_V  ? x->d_v_parts
+                                                          : x->dist_parts;
+    parts = {l.splits * gradient_elements(p, l.gradient)};
+  }
   if (const Launch* combine = plan->find(Stem::fwd_combine)) {
     x->o_parts = {combine->splits * rows * part_pitch(p.head_dim_v)};
     x->lse_parts = {combine->splits * rows, combine->splits * rows};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "kernels/inputs.h"
 #include "problem_types.h"
 #include "tile_range.h"
 
@@ -18,16 +19,6 @@ struct Overlay {
   int64_t batch = 0, heads = 0, rows = 0;
   Strides strides{};
   explicit operator bool() const { return dtype != tandem_dtype{}; }
-};
-
-// A bit for each optional input (inputs.inc).
-enum class ExtraIndex : uint8_t {
-#define TANDEM_INPUT(name, words, present) name,
-#include "kernels/inputs.inc"
-};
-enum Extra : uint32_t {
-#define TANDEM_INPUT(name, words, present) kHas##name = 1u << uint32_t(ExtraIndex::name),
-#include "kernels/inputs.inc"
 };
 
 struct Problem {

@@ -5,11 +5,11 @@
 // aligned rows have loops of their own.
 #ifndef TANDEM_CUDA_SM90_BWD_DBIAS_REDUCE_CUH
 #define TANDEM_CUDA_SM90_BWD_DBIAS_REDUCE_CUH
+#include "../params.h"
 #include "../ptx/cluster.cuh"
 #include "../ptx/global_memory.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/wgmma.cuh"
-#include "kernels.h"
 
 namespace tandem {
 namespace cuda {

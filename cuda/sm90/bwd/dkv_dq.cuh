@@ -33,12 +33,12 @@ namespace sm90 {
 // The dQ warp, after its adds. Stores for the consumer warps whether the workgroup takes part in
 // the dQ postprocess: it is the last one of its head, or still runs when that one arrives. The word
 // is one of lse, which no warp reads any more.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 TANDEM_DEVICE void signal_last(const typename Variant::Params& params, const BwdWorkTile& work,
-                               const BwdSharedStorage<ROW, Variant>& memory) {
+                               const BwdSharedStorage<TILE, Variant>& memory) {
   if (threadIdx.x % 32 == 0) {
     bool postprocess = is_last<Variant>(params, work);
-    if constexpr (!kHasBias<Variant>)
+    if constexpr (!Variant::kHasBias)
       if (!postprocess && params.d_q.claims) postprocess = await_last<Variant>(params, work);
     st_shared(memory.lse(0), postprocess ? 1.f : 0.f);
   }
@@ -46,8 +46,8 @@ TANDEM_DEVICE void signal_last(const typename Variant::Params& params, const Bwd
   named_barrier_arrive<kLastKnown>(288);
 }
 // The consumer warps: whether the workgroup takes part in the dQ postprocess.
-template <int ROW, typename Variant>
-TANDEM_DEVICE bool wait_last(const BwdSharedStorage<ROW, Variant>& memory) {
+template <int TILE, typename Variant>
+TANDEM_DEVICE bool wait_last(const BwdSharedStorage<TILE, Variant>& memory) {
   named_barrier_sync<kLastKnown>(288);
   return ld_shared_v2_f32(memory.lse(0)).x != 0.f;
 }
@@ -57,15 +57,15 @@ TANDEM_DEVICE bool wait_last(const BwdSharedStorage<ROW, Variant>& memory) {
 // queries (bwd_packed_tiles()), else 0. COPIES: the warp also zeroes the accumulator ahead
 // (LazyZeroCopies). PERSISTENT: the workgroup continues with further work tiles. GHOSTS: it may be
 // of no batch entry, and then adds nothing (BwdWorkTile::ghost).
-template <bool COPIES = false, bool PERSISTENT = false, bool GHOSTS = false, int ROW,
+template <bool COPIES = false, bool PERSISTENT = false, bool GHOSTS = false, int TILE,
           typename Variant>
 TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const BwdWorkTile& work,
-                                 const BwdSharedStorage<ROW, Variant>& memory, int packed_tiles,
+                                 const BwdSharedStorage<TILE, Variant>& memory, int packed_tiles,
                                  int adder) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  constexpr int kPanels = BwdSharedStorage<ROW, Variant>::kPanels;
+  constexpr BwdShape S = kBwdShapes[TILE];
+  constexpr int kPanels = BwdSharedStorage<TILE, Variant>::kPanels;
   // Floats of the warpgroups' parts of dQ. With 96 features the second panel is half as large.
-  constexpr bool kHalves = BwdSharedStorage<ROW, Variant>::kHalvesDq;
+  constexpr bool kHalves = BwdSharedStorage<TILE, Variant>::kHalvesDq;
   constexpr int kFirst = kHalves ? kDqAccumBlock / 2 : kDqAccumBlock,
                 kSecond = kHalves || S.d == 96 ? kDqAccumBlock / 2 : kDqAccumBlock;
   const BwdDkvDqBlock& u = params.block;
@@ -74,13 +74,13 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
   const bool one = int(threadIdx.x) % 32 == 0, ghost = GHOSTS && work.ghost;
   named_barrier_arrive(empty, 160);
   named_barrier_arrive(empty + 1, 160);
-  if constexpr (kLazyZero<Variant>) wait_zeros(params, work);
-  [[maybe_unused]] LazyZeroCopies zeros{memory.base + LazyZeroCopies::kAt<ROW>};
+  if constexpr (Variant::kLazyZero) wait_zeros(params, work);
+  [[maybe_unused]] LazyZeroCopies zeros{memory.base + LazyZeroCopies::kAt<TILE>};
   if constexpr (COPIES) zeros.begin(params, work, one);
-  typename Variant::template QTiles<ROW> visited(params, work);
+  typename Variant::template QTiles<TILE> visited(params, work);
   for (int n = 0; n < u.group; ++n) {
     const int64_t first =
-        first_tile<ROW, Variant>(u, work, work.head_kv * u.group + n, packed_tiles);
+        first_tile<TILE, Variant>(u, work, work.head_kv * u.group + n, packed_tiles);
     float* sums = reinterpret_cast<float*>(params.push.d_q_accum) +
                   first * (S.br / 64 * kPanels * kDqAccumBlock);
     uint* semaphores = reinterpret_cast<uint*>(params.push.dq_semaphores) + first * (S.br / 64);
@@ -125,7 +125,7 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
     named_barrier_sync<kDqStored>(64);
     if (adder == 1) return;
   }
-  if constexpr (kHasBias<Variant>) return;
+  if constexpr (Variant::kHasBias) return;
   if constexpr (PERSISTENT) {
     if (one) signal_postprocess(params, work);
   } else {
@@ -150,18 +150,18 @@ struct Operand {
   }
 };
 
-template <typename T, int ROW, typename Variant, bool GRAD_Q, bool GRAD_KV,
-          bool PERSISTENT = kHasBias<Variant>>
+template <typename T, int TILE, typename Variant, bool GRAD_Q, bool GRAD_KV,
+          bool PERSISTENT = Variant::kHasBias>
 TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWorkTile& work,
-                             const BwdSharedStorage<ROW, Variant>& memory) {
-  constexpr BwdShape S = kBwdShapes[ROW];
+                             const BwdSharedStorage<TILE, Variant>& memory) {
+  constexpr BwdShape S = kBwdShapes[TILE];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128,
-                kDsPanel = BwdSharedStorage<ROW, Variant>::kDsPanel;
-  constexpr bool kHalves = BwdSharedStorage<ROW, Variant>::kHalvesDq;
+                kDsPanel = BwdSharedStorage<TILE, Variant>::kDsPanel;
+  constexpr bool kHalves = BwdSharedStorage<TILE, Variant>::kHalvesDq;
   constexpr int kDqFeatures = kHalves ? 32 : 64;  // of a warpgroup
   const auto& u = params.block;
-  const Barriers<ROW> barriers(memory.barriers());
+  const Barriers<TILE> barriers(memory.barriers());
   int warpgroup = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
   if constexpr (PERSISTENT) {
     // The loop runs once for each work tile. The compiler keeps descriptors in uniform registers
@@ -173,7 +173,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   const int warp = thread / 32, lane = thread % 32;
   const uint own = uint(warpgroup) * 64 * 128;  // this warpgroup's keys in a panel
   const float scale2 = u.scale * kLog2e;
-  using In = Operand<kHasBias<Variant>>;
+  using In = Operand<Variant::kHasBias>;
 
   float d_k[D / 2], d_v[D / 2];
 #pragma unroll
@@ -184,16 +184,16 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   if constexpr (!PERSISTENT) mbarrier_wait(barriers.kv, 0);
   auto pipe = first_pipeline_state<Variant, S.q_stages>(work);
   PipelineState<S.ds_stages> ds_pipe;
-  typename Variant::template Consumer<T, ROW> variant(params, work, memory);
-  typename Variant::template QTiles<ROW> tiles(params, work);
+  typename Variant::template Consumer<T, TILE> variant(params, work, memory);
+  typename Variant::template QTiles<TILE> tiles(params, work);
   for (int n = 0; n < u.group; ++n) {
-    if constexpr (kVisitsHeads<Variant>) variant.begin_head(work.head_kv * u.group + n);
-    if constexpr (kHasKeep<Variant>) variant.read_mask_row(work, work.head_kv * u.group + n);
+    if constexpr (Variant::kVisitsHeads) variant.begin_head(work.head_kv * u.group + n);
+    if constexpr (Variant::kHasKeep) variant.read_mask_row(work, work.head_kv * u.group + n);
 #pragma unroll 1
     for (int at = tiles.next(n, work.span.begin); at < work.span.end;
          at = tiles.next(n, at + 1), pipe.next(), ds_pipe.next()) {
       const int t = work.q_tile(at);
-      if constexpr (kHasMaskBitmap<Variant>) variant.n = tiles.n;
+      if constexpr (Variant::kHasMaskBitmap) variant.n = tiles.n;
       const uint q = memory.q(pipe.stage), d_o = memory.d_o(pipe.stage);
       const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
           k_columns{memory.k() + (kHalves   ? warpgroup * 64
@@ -217,11 +217,11 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                                         do_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       wgmma_commit_group();
 
-      if constexpr (kHasKeep<Variant>) variant.read_mask_rows(work, work.head_kv * u.group + n, t);
-      if constexpr (kHasBias<Variant>) variant.begin_tile();
+      if constexpr (Variant::kHasKeep) variant.read_mask_rows(work, work.head_kv * u.group + n, t);
+      if constexpr (Variant::kHasBias) variant.begin_tile();
       const bool far = has_far(memory, pipe.stage);
       wgmma_wait_group<1>();
-      if constexpr (kFarBefore<Variant>) {
+      if constexpr (Variant::kFarBefore) {
         if (far)
           variant.weigh_far(s, u.scale, memory.lse(pipe.stage) + 8 * (lane % 4), t,
                             work.head_kv * u.group + n,
@@ -233,19 +233,19 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                           FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage), 0});
       else
         variant.weigh(s, scale2, memory.lse(pipe.stage) + 8 * (lane % 4), t, pipe.stage);
-      if constexpr (kHasMaskBitmap<Variant>)
+      if constexpr (Variant::kHasMaskBitmap)
         variant.hide_edge(s);
       else if (on_edge(work, t, BC, work.seq_kv))
-        hide<BR, kHasEnds<Variant>>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4),
+        hide<BR, Variant::kHasEnds>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4),
                                     Variant::kHidden, work.seq_q);
-      if constexpr (kHasKeep<Variant>) variant.hide_masked(s);
+      if constexpr (Variant::kHasKeep) variant.hide_masked(s);
       uint p[BR / 4];
       variant.pack(p, s);
       wgmma_wait_group<0>();
       uint ds[BR / 4];
       variant.differentiate(p, ds, s, dp, memory.delta(pipe.stage) + 8 * (lane % 4), pipe.stage);
       uint ds_tile;
-      if constexpr (kHasBias<Variant>)
+      if constexpr (Variant::kHasBias)
         ds_tile = variant.ds_tile();
       else
         ds_tile = memory.ds(ds_pipe.stage);
@@ -315,7 +315,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       __syncwarp();
       if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage));
     }
-    if constexpr (kVisitsHeads<Variant>) variant.end_head(work, work.head_kv * u.group + n);
+    if constexpr (Variant::kVisitsHeads) variant.end_head(work, work.head_kv * u.group + n);
   }
   if constexpr (GRAD_KV) {
     // d_k and d_v pass through shared memory that no warp reads any more: this warpgroup's part of
@@ -333,7 +333,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       named_barrier_sync(kWarpgroup + warpgroup, 128);
     }
     const int first_key = work.col0 + 64 * warpgroup;
-    if constexpr (kHasBias<Variant> || kHasParts<Variant>)
+    if constexpr (Variant::kHasBias || Variant::kHasParts)
       if (work.parts > 1 && !variant.gather(work, stage, d_k, d_v)) return;
     if (params.push.d_v)
       store_rows<T, D>(stage, kPanel, d_v, 1.f, params.push.d_v, u.d_v, work, first_key, work.keys,
@@ -344,41 +344,49 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   }
 }
 
-template <typename T, int ROW, typename Variant, bool GRAD_Q, bool GRAD_KV>
+// Which gradients the kernel of a row stores. Row: of src/kernels/kernels.inc, as a type.
+template <typename Row>
+struct StoredGradients {
+  static constexpr bool kQ = Row::stem == Stem::bwd_dkv_dq && !Row::has(trait::d_kv_alone),
+                        kKv = !Row::has(trait::d_q_alone);
+};
+
+template <typename T, int TILE, typename Row, typename Variant>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Variant::Params params) {
+  constexpr bool GRAD_Q = StoredGradients<Row>::kQ, GRAD_KV = StoredGradients<Row>::kKv;
   // bwd_dq_cast may start on SMs that are free.
   if constexpr (GRAD_Q) launch_dependent_grids();
   BwdWorkTile work;
-  if (!BwdStaticTileScheduler<ROW, Variant>(params).next(&work)) return;
+  if (!BwdStaticTileScheduler<TILE, Variant>(params).next(&work)) return;
   // With two nested conditions in place of one, what follows from them stays in uniform registers:
   // 3 % of the time at D 64.
   if constexpr (Variant::kAnyOrder)
     if (params.block.deterministic == 0) work.reversed = reverses_q_loop(params.block);
-  const BwdSharedStorage<ROW, Variant> memory{shared_address(aligned_shared_memory())};
+  const BwdSharedStorage<TILE, Variant> memory{shared_address(aligned_shared_memory())};
   if (threadIdx.x == 0) {
-    Variant::template init<ROW>(memory);
-    Barriers<ROW>(memory.barriers()).init();
+    Variant::template init<TILE>(memory);
+    Barriers<TILE>(memory.barriers()).init();
   }
   Variant::sync();
   int packed_tiles = 0;
-  if constexpr (kIsVarlen<Variant>) packed_tiles = params.packed_tiles;
+  if constexpr (Variant::kIsVarlen) packed_tiles = params.packed_tiles;
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<Variant::Registers::kProducer>();
     const int warp = int(threadIdx.x) / 32;
     if (warp == 0) {
       load_tiles(params, work, memory);
     } else if (warp > Variant::kDqWarps) {
-      if constexpr (GRAD_Q && kLazyZero<Variant>) zero_next_head(params, work);
+      if constexpr (GRAD_Q && Variant::kLazyZero) zero_next_head(params, work);
       Variant::template run_auxiliary<T>(params, work, memory);
     } else if constexpr (GRAD_Q) {
       accumulate_dq(params, work, memory, packed_tiles, Variant::kDqWarps == 1 ? 0 : warp - 1);
     }
   } else {
     warpgroup_reg_alloc<Variant::Registers::kConsumer>();
-    main_loop<T, ROW, Variant, GRAD_Q, GRAD_KV>(params, work, memory);
+    main_loop<T, TILE, Variant, GRAD_Q, GRAD_KV>(params, work, memory);
     if constexpr (GRAD_Q) {
-      if (wait_last(memory)) postprocess_dq<T, ROW, Variant>(params, work, packed_tiles);
+      if (wait_last(memory)) postprocess_dq<T, TILE, Variant>(params, work, packed_tiles);
     }
     if constexpr (std::is_base_of<BwdDkvDqParams, typename Variant::Params>::value)
       reduce_head_gradients<Variant>(params, work, memory.q(0));
@@ -388,39 +396,39 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
 
 // Persistent bwd_dkv_dq: as many workgroups as the device runs at a time, each of which takes one
 // tile of keys after the other. All gradients are formed; bwd_dq_cast does the dQ postprocess.
-template <typename T, int ROW, typename Variant>
+template <typename T, int TILE, typename Row, typename Variant>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_persistent(const __grid_constant__ typename Variant::Params params) {
-  using Scheduler = DynamicTileScheduler<ROW, Variant>;
-  using M = BwdSharedStorage<ROW, Variant>;
+  using Scheduler = DynamicTileScheduler<TILE, Variant>;
+  using M = BwdSharedStorage<TILE, Variant>;
   launch_dependent_grids();  // as in bwd_dkv_dq
   if (threadIdx.x == 0) {
     const M memory{shared_address(aligned_shared_memory())};
-    Variant::template init<ROW>(memory);
-    Barriers<ROW>(memory.barriers()).init();
+    Variant::template init<TILE>(memory);
+    Barriers<TILE>(memory.barriers()).init();
   }
   __syncthreads();
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<Variant::Registers::kProducer>();
     const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
     if (warp == 0)
-      load_work_tiles<ROW, Variant, Scheduler>(params);
+      load_work_tiles<TILE, Variant, Scheduler>(params);
     else if (warp > Variant::kDqWarps)
-      for_each_work_tile<ROW, Variant, Scheduler, true>(params,
-                                                        [&](const M&, const BwdWorkTile& work) {
-                                                          if constexpr (kLazyZero<Variant>)
-                                                            zero_next_head(params, work);
-                                                        });
+      for_each_work_tile<TILE, Variant, Scheduler, true>(params,
+                                                         [&](const M&, const BwdWorkTile& work) {
+                                                           if constexpr (Variant::kLazyZero)
+                                                             zero_next_head(params, work);
+                                                         });
     else
-      for_each_work_tile<ROW, Variant, Scheduler, true>(params, [&](const M& here,
-                                                                    const BwdWorkTile& work) {
+      for_each_work_tile<TILE, Variant, Scheduler, true>(params, [&](const M& here,
+                                                                     const BwdWorkTile& work) {
         accumulate_dq<false, true>(params, work, here, 0, Variant::kDqWarps == 1 ? 0 : warp - 1);
       });
   } else {
     warpgroup_reg_alloc<Variant::Registers::kConsumer>();
-    for_each_work_tile<ROW, Variant, Scheduler, false>(
+    for_each_work_tile<TILE, Variant, Scheduler, false>(
         params, [&](const M& here, const BwdWorkTile& work) {
-          main_loop<T, ROW, Variant, true, true, true>(params, work, here);
+          main_loop<T, TILE, Variant, true, true, true>(params, work, here);
         });
   }
 }

@@ -21,9 +21,9 @@ struct DqWorkTile {
   TandemTiles span;
 };
 
-template <int ROW>
+template <int TILE>
 struct DqSharedStorage {
-  static constexpr DqShape S = kDqShapes[ROW];
+  static constexpr DqShape S = kDqShapes[TILE];
   static constexpr int kPanels = S.d / 64, kQPanel = S.br * 128, kKPanel = S.bc * 128;
   static constexpr int kStageBytes = kPanels * kKPanel, kAtK = dq_at_k(S),
                        kAtBarriers = dq_at_barriers(S);
@@ -58,11 +58,11 @@ struct DqSharedStorage {
 };
 
 // Loads Q and dO, then K and V tile by tile, by one thread.
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWorkTile& work,
-                           const DqSharedStorage<ROW>& memory) {
-  constexpr DqShape S = kDqShapes[ROW];
-  using M = DqSharedStorage<ROW>;
+                           const DqSharedStorage<TILE>& memory) {
+  constexpr DqShape S = kDqShapes[TILE];
+  using M = DqSharedStorage<TILE>;
   const int head_kv = work.head / params.dq.block.group;
   const auto copy = [&](uint to, int panel, const CUtensorMap* map, uint full, int row, int head) {
     mbarrier_arrive_expect_tx(full, M::kPanels * panel);
@@ -83,11 +83,11 @@ TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWorkTile& w
   }
 }
 
-template <typename T, int ROW, bool SOFTCAP>
+template <typename T, int TILE, bool SOFTCAP>
 TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTile& work,
-                                const DqSharedStorage<ROW>& memory) {
-  constexpr DqShape S = kDqShapes[ROW];
-  using M = DqSharedStorage<ROW>;
+                                const DqSharedStorage<TILE>& memory) {
+  constexpr DqShape S = kDqShapes[TILE];
+  using M = DqSharedStorage<TILE>;
   constexpr int BC = S.bc, D = S.d;
   const BwdDqBlock& u = params.dq.block;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
@@ -244,9 +244,9 @@ TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTi
 }
 
 // The work tile number `index` of bwd_dq; false if there is none.
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE bool find_dq_work_tile(const BwdDqBlock& u, uint index, DqWorkTile* work) {
-  constexpr DqShape S = kDqShapes[ROW];
+  constexpr DqShape S = kDqShapes[TILE];
   if (index >= u.total) return false;
   const uint head = index / u.tiles;
   work->batch = int(head / uint(u.heads_q)), work->head = int(head % uint(u.heads_q));

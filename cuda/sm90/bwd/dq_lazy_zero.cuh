@@ -93,8 +93,8 @@ TANDEM_DEVICE void wait_zeros(const BwdDkvDqParams& params, const BwdWorkTile& w
 // The dQ warp with a dense bias: it copies zeros from shared memory.
 struct LazyZeroCopies {
   static constexpr uint kEach = 8;  // copies with a tile of queries
-  template <int ROW>                // where in shared memory kZeroBytes bytes are zero
-  static constexpr uint kAt = uint(bwd_bias_zeros_at(kBwdShapes[ROW]));
+  template <int TILE>               // where in shared memory kZeroBytes bytes are zero
+  static constexpr uint kAt = uint(bwd_bias_zeros_at(kBwdShapes[TILE]));
   uint area;                // shared-memory address of the zeros
   uint from = 0, left = 0;  // of the claimed slice, in copies
   int head = 0;             // of the claimed slice, over the whole batch; 0: none is claimed

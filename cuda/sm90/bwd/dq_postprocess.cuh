@@ -28,11 +28,11 @@ namespace cuda {
 namespace sm90 {
 
 // Index of the first query tile of a query head, in the dQ accumulator.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const BwdWorkTile& work, int head,
                                  int packed_tiles) {
-  constexpr int kBr = kBwdShapes[ROW].br;
-  if constexpr (kIsVarlen<Variant>)
+  constexpr int kBr = kBwdShapes[TILE].br;
+  if constexpr (Variant::kIsVarlen)
     if (packed_tiles > 0) return int64_t(head) * packed_tiles + work.first_q / kBr + work.batch;
   return (int64_t(work.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
@@ -43,7 +43,7 @@ TANDEM_DEVICE uint share_of_tile(const BwdWorkTile& work) {
 }
 // What a tile of keys adds to the count by which the last workgroup of a head is found.
 template <typename Variant>
-constexpr uint kTileCount = kHasParts<Variant> ? uint(kWholeTile) : 1;
+constexpr uint kTileCount = Variant::kHasParts ? uint(kWholeTile) : 1;
 
 // One thread, after its adds: signals a bwd_dq_cast that may already run.
 TANDEM_DEVICE void signal_postprocess(const BwdDkvDqParams& params, const BwdWorkTile& work) {
@@ -60,14 +60,14 @@ TANDEM_DEVICE void signal_postprocess(const BwdDkvDqParams& params, const BwdWor
 template <typename Variant>
 TANDEM_DEVICE bool is_last(const typename Variant::Params& params, const BwdWorkTile& work) {
   if (!params.d_q.address) {
-    if constexpr (!kHasBias<Variant>) signal_postprocess(params, work);
+    if constexpr (!Variant::kHasBias) signal_postprocess(params, work);
     return false;
   }
   const BwdDkvDqBlock& u = params.block;
   uint parts = kTileCount<Variant>;
-  if constexpr (kHasBias<Variant>) parts = uint(params.bias.parts);
+  if constexpr (Variant::kHasBias) parts = uint(params.bias.parts);
   uint by = work.parts > 1 ? 1u : parts;
-  if constexpr (kHasParts<Variant>) by = share_of_tile(work);
+  if constexpr (Variant::kHasParts) by = share_of_tile(work);
   return atom_add_acq_rel(
              params.d_q.counts + 4 * uint64_t(work.batch * (u.heads_q / u.group) + work.head_kv),
              by) +
@@ -131,11 +131,11 @@ struct HeadRows {
 
 // Converts the dQ accumulator of the query heads of a kv head, by the consumer warps. A piece is 16
 // rows of a panel. A warp takes two at a time, either every kWarps-th two or those that it claims.
-template <typename T, int ROW, typename Variant>
+template <typename T, int TILE, typename Variant>
 TANDEM_DEVICE void postprocess_dq(const typename Variant::Params& params, const BwdWorkTile& work,
                                   int packed_tiles) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  constexpr int kPanels = BwdSharedStorage<ROW, Variant>::kPanels, kWarps = 8;
+  constexpr BwdShape S = kBwdShapes[TILE];
+  constexpr int kPanels = BwdSharedStorage<TILE, Variant>::kPanels, kWarps = 8;
   const BwdDkvDqBlock& u = params.block;
   const Strides& strides = params.d_q.strides;
   const int warp = int(threadIdx.x) / 32 - 4, lane = int(threadIdx.x) % 32;
@@ -145,7 +145,7 @@ TANDEM_DEVICE void postprocess_dq(const typename Variant::Params& params, const 
   const auto round_two = [&](int n, int piece, int step) {
     const int head = work.head_kv * u.group + n;
     const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_accum) +
-                         first_tile<ROW, Variant>(u, work, head, packed_tiles) *
+                         first_tile<TILE, Variant>(u, work, head, packed_tiles) *
                              (S.br / 64 * kPanels * kDqAccumBlock / 4) +
                          lane;
     const HeadRows out{reinterpret_cast<ushort*>(params.d_q.address) + work.batch * strides.b +
@@ -168,7 +168,7 @@ TANDEM_DEVICE void postprocess_dq(const typename Variant::Params& params, const 
       if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
     }
   };
-  if constexpr (!kHasBias<Variant>) {
+  if constexpr (!Variant::kHasBias) {
     if (params.d_q.claims) {
       const int twos = (pieces + 1) / 2, all = u.group * twos;
       uint* const claims = reinterpret_cast<uint*>(params.d_q.claims) +
@@ -234,7 +234,7 @@ TANDEM_DEVICE void reduce_head_gradients(const typename Variant::Params& params,
   __threadfence();
   named_barrier_sync<kDsWritten>(256);
   uint by = 1;
-  if constexpr (kHasParts<Variant>) by = share_of_tile(work);
+  if constexpr (Variant::kHasParts) by = share_of_tile(work);
   if (threadIdx.x == 128)
     st_shared(scratch,
               atom_add_acq_rel(params.heads.counts + 4 * uint64_t(work.head_kv), by) + by ==
@@ -258,7 +258,7 @@ TANDEM_DEVICE void reduce_head_gradients(const typename Variant::Params& params,
       });
       if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_sink)[head] = -sum;
     }
-    if constexpr (kIsVarlen<Variant>) {
+    if constexpr (Variant::kIsVarlen) {
       if (params.heads.d_slope) {
         const int each = int(u.tiles) * kBwdParts;
         const float sum = sum_parts(scratch, batch * each, [&](int part) {

@@ -40,23 +40,23 @@ struct BwdTileDescriptor {
 
 // The shared storage, computed again, so that the compiler keeps no addresses from one work tile to
 // the next. There are no registers for them.
-template <int ROW, typename Variant>
-TANDEM_DEVICE BwdSharedStorage<ROW, Variant> reload_shared_storage() {
+template <int TILE, typename Variant>
+TANDEM_DEVICE BwdSharedStorage<TILE, Variant> reload_shared_storage() {
   return {opaque_copy(shared_address(aligned_shared_memory()))};
 }
-template <int ROW, typename Variant>
-TANDEM_DEVICE BwdTileDescriptor tile_descriptor_of(const BwdSharedStorage<ROW, Variant>& memory) {
+template <int TILE, typename Variant>
+TANDEM_DEVICE BwdTileDescriptor tile_descriptor_of(const BwdSharedStorage<TILE, Variant>& memory) {
   return {Variant::tile_descriptor_at(memory)};
 }
 
 // The producer warp. Its branches are warp votes, as those of LazyZeroCopies (dq_lazy_zero.cuh).
-template <int ROW, typename Variant, typename Scheduler>
+template <int TILE, typename Variant, typename Scheduler>
 TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
   uint pass = 0, begun = 0, items = 0,
-       item = Scheduler::first(params, reload_shared_storage<ROW, Variant>());
+       item = Scheduler::first(params, reload_shared_storage<TILE, Variant>());
 #pragma unroll 1
   for (uint round = 0;; ++round) {
-    const auto memory = reload_shared_storage<ROW, Variant>();
+    const auto memory = reload_shared_storage<TILE, Variant>();
     const BwdTileDescriptor descriptor = tile_descriptor_of(memory);
     BwdWorkTile work;
     if (__any_sync(kAllLanes, item != kNoWorkTile) &&
@@ -66,7 +66,7 @@ TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
     mbarrier_wait(descriptor.empty(), int(round & 1) ^ 1);
     if (read_tid_x() == 0) descriptor.set(item, pass, begun);
     if (__any_sync(kAllLanes, item == kNoWorkTile)) {
-      if (read_tid_x() == 0) mbarrier_arrive(Barriers<ROW>(memory.barriers()).kv);
+      if (read_tid_x() == 0) mbarrier_arrive(Barriers<TILE>(memory.barriers()).kv);
       return;
     }
     load_tiles(params, work, memory);
@@ -80,13 +80,13 @@ TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
 }
 // The other warps: calls run(memory, work) for each work tile. AUXILIARY: the warp does not read K
 // and V. The warps that do release them in main_loop().
-template <int ROW, typename Variant, typename Scheduler, bool AUXILIARY, typename Run>
+template <int TILE, typename Variant, typename Scheduler, bool AUXILIARY, typename Run>
 TANDEM_DEVICE void for_each_work_tile(const typename Variant::Params& params, Run&& run) {
 #pragma unroll 1
   for (int phase = 0;; phase ^= 1) {
-    const auto memory = reload_shared_storage<ROW, Variant>();
+    const auto memory = reload_shared_storage<TILE, Variant>();
     const BwdTileDescriptor descriptor = tile_descriptor_of(memory);
-    mbarrier_wait(Barriers<ROW>(memory.barriers()).kv, phase);
+    mbarrier_wait(Barriers<TILE>(memory.barriers()).kv, phase);
     const uint item = descriptor.item(), pass = Scheduler::kPasses ? descriptor.pass() : 0,
                begun = descriptor.begun();
     if (AUXILIARY && read_tid_x() % 32 == 0) mbarrier_arrive(descriptor.empty());

@@ -37,12 +37,12 @@ struct Registers {
 };
 
 // mbarriers: kv; then, for each stage, Q full, Q empty, dO full and dO empty.
-template <int ROW>
+template <int TILE>
 struct Barriers {
-  static constexpr int kQ = kBwdShapes[ROW].q_stages, kDo = kBwdShapes[ROW].do_stages;
+  static constexpr int kQ = kBwdShapes[TILE].q_stages, kDo = kBwdShapes[TILE].do_stages;
   // Consumer warps that release a stage. With 192 features, one warpgroup reads Q last and the
   // other one dO.
-  static constexpr int kReaders = kBwdShapes[ROW].d == 192 ? 4 : 8;
+  static constexpr int kReaders = kBwdShapes[TILE].d == 192 ? 4 : 8;
   uint kv, first;
   TANDEM_DEVICE explicit Barriers(uint at) : kv(at), first(at + 8) {}
   TANDEM_DEVICE uint q_full(int stage) const { return first + 8 * stage; }
@@ -66,17 +66,17 @@ struct Barriers {
 // The pipeline state at the start of a work tile.
 template <typename Variant, int STAGES>
 TANDEM_DEVICE PipelineState<STAGES> first_pipeline_state(const BwdWorkTile& work) {
-  if constexpr (kPersistent<Variant>)
+  if constexpr (Variant::kPersistent)
     return PipelineState<STAGES>(work.begun);
   else
     return PipelineState<STAGES>();
 }
 
-// Addresses of shared memory for row ROW of kBwdShapes. The part of the variant lies before the
+// Addresses of shared memory for row TILE of kBwdShapes. The part of the variant lies before the
 // statistics of the rows, and its mbarriers lie at the end.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 struct BwdSharedStorage {
-  static constexpr BwdShape kShape = kBwdShapes[ROW];
+  static constexpr BwdShape kShape = kBwdShapes[TILE];
   static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
                        kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape),
                        kDqBytes = bwd_second_dq_bytes(kShape),

@@ -11,24 +11,24 @@ namespace cuda {
 namespace sm90 {
 
 // The mbarrier of the TMA boxes of a tile that has to be zeroed in part.
-template <int ROW, typename Variant>
-TANDEM_DEVICE uint raw_barrier(const BwdSharedStorage<ROW, Variant>& memory) {
-  return kHasEnds<Variant> ? memory.base + memory.kAtBiasRaw : memory.variant_barriers();
+template <int TILE, typename Variant>
+TANDEM_DEVICE uint raw_barrier(const BwdSharedStorage<TILE, Variant>& memory) {
+  return Variant::kHasEnds ? memory.base + memory.kAtBiasRaw : memory.variant_barriers();
 }
 
 // The producer warp: loads K and V once, then Q and dO tile by tile, with lse (times Variant::kLse)
 // and delta of their rows. TMA also loads what lies behind the end of a batch entry (anything, or
 // another sequence). The warp zeroes that before it signals the full mbarrier.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdWorkTile& work,
-                              const BwdSharedStorage<ROW, Variant>& memory) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  using M = BwdSharedStorage<ROW, Variant>;
+                              const BwdSharedStorage<TILE, Variant>& memory) {
+  constexpr BwdShape S = kBwdShapes[TILE];
+  using M = BwdSharedStorage<TILE, Variant>;
   const auto& u = params.block;
-  const Barriers<ROW> barriers(memory.barriers());
+  const Barriers<TILE> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
   // Lengths beside a bias: tiles behind an end are not loaded, but a cluster visits them.
-  constexpr bool ENDS = kHasEnds<Variant>;
+  constexpr bool ENDS = Variant::kHasEnds;
   // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own. With
   // ENDS an arrival puts it back into an even phase: no work tile knows of those before.
   const uint raw = raw_barrier(memory);
@@ -50,10 +50,10 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
     __syncwarp();
     if (lane == 0) mbarrier_arrive(barrier);
   };
-  const bool short_q = kIsVarlen<Variant> || (ENDS && work.seq_q < u.seq_q),
-             short_kv = kIsVarlen<Variant> || (ENDS && work.seq_kv < u.seq_kv);
+  const bool short_q = Variant::kIsVarlen || (ENDS && work.seq_q < u.seq_q),
+             short_kv = Variant::kIsVarlen || (ENDS && work.seq_kv < u.seq_kv);
 
-  if constexpr (kIsVarlen<Variant> || ENDS) {
+  if constexpr (Variant::kIsVarlen || ENDS) {
     if (work.span.begin >= work.span.end) {  // no warp would read the tiles
       if (lane == 0) mbarrier_arrive(barriers.kv);
       return;
@@ -79,8 +79,8 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   }
   auto q = first_pipeline_state<Variant, S.q_stages>(work);
   auto d_o = first_pipeline_state<Variant, S.do_stages>(work);
-  typename Variant::template Loader<ROW> variant(params, work, memory);
-  typename Variant::template QTiles<ROW> tiles(params, work);
+  typename Variant::template Loader<TILE> variant(params, work, memory);
+  typename Variant::template QTiles<TILE> tiles(params, work);
   for (int n = 0; n < u.group; ++n) {
     const int head = work.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
@@ -144,8 +144,8 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
 
 // Whether any row of the query tile in a stage is far; the same for all warps. It costs least while
 // products are in flight.
-template <int ROW, typename Variant>
-TANDEM_DEVICE bool has_far(const BwdSharedStorage<ROW, Variant>& memory, int stage) {
+template <int TILE, typename Variant>
+TANDEM_DEVICE bool has_far(const BwdSharedStorage<TILE, Variant>& memory, int stage) {
   return __any_sync(kAllLanes, ld_shared_u32(memory.far(stage)) != 0u);
 }
 

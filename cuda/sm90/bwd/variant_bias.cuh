@@ -8,7 +8,7 @@
 #include "../tile_scheduler/bwd_cluster.cuh"
 #include "dbias_reduce.cuh"
 #include "dkv_dq.cuh"
-#include "select.cuh"
+#include "kernels/columns.h"
 
 namespace tandem {
 namespace cuda {
@@ -17,35 +17,27 @@ namespace sm90 {
 // A dense bias, with a row for every query, and its gradient. The workgroups
 // of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
 // and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
-// batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it,
+// batch. No S x S array is stored. Row: of src/kernels/kernels.inc. KEEP: there is a keep mask, too. The consumer warps read it,
 // each for its own 16 keys, and set the weights of hidden elements to 0. ENDS: there may be
 // lengths, and no mask. F32: the bias is of f32, not of the tensors' type.
 //
 // Lengths. In a cluster the spans of all entries are the same, whatever their lengths. Behind the
 // end of an entry the producer warp has zeros in place of Q, K, V and dO, and the weights are 0. So
 // dS is 0 there, too, and the sums of d_bias and of dQ need no test.
-template <bool KEEP, bool F32 = false, bool ENDS = F32>
-struct BiasVariant;
-template <bool KEEP, bool F32, bool ENDS>
-constexpr bool kHasBias<BiasVariant<KEEP, F32, ENDS>> = true;
-template <bool KEEP, bool F32, bool ENDS>
-constexpr bool kPersistent<BiasVariant<KEEP, F32, ENDS>> = true;
-template <bool F32, bool ENDS>
-constexpr bool kHasKeep<BiasVariant<true, F32, ENDS>> = true;
-template <bool F32>
-constexpr bool kHasEnds<BiasVariant<true, F32, true>> = true;
-template <BiasForm FORM>
-using BiasVariantOf = BiasVariant<kFormHasKeep<FORM>, kFormHasF32<FORM>, kFormHasEnds<FORM>>;
-
-template <bool KEEP, bool F32, bool ENDS>
-struct BiasVariant {
+template <typename Row>
+struct BiasVariant : BwdVariant {
+  static constexpr bool KEEP = (Row::inputs & tandem::kHasKeep) != 0,
+                        ENDS = (Row::inputs & kHasLengths) != 0, F32 = Row::has(trait::f32_bias),
+                        POSTPROCESS = Row::has(trait::postprocess),
+                        TWO_CTA = Row::has(trait::two_cta), SLICES = Row::has(trait::slices),
+                        kHasBias = true, kHasKeep = KEEP, kHasEnds = ENDS, kPersistent = true;
   using Bias = BiasVariant;
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 1;
   // With heads up to 96 and 64 rows the consumer warps have registers to spare for d_bias.
-  template <int ROW>
-  using Registers = sm90::Registers<F32 && kBwdShapes[ROW].d <= 96 ? 72 : 56>;
+  template <int TILE>
+  using Registers = sm90::Registers<F32 && kBwdShapes[TILE].d <= 96 ? 72 : 56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
@@ -54,20 +46,20 @@ struct BiasVariant {
     return ENDS && params.bias.bottom_right ? TandemBand{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0}
                                             : mask_band(params.block);
   }
-  template <int ROW>
-  struct QTilesOfClusters : AllQTiles<ROW> {
+  template <int TILE>
+  struct QTilesOfClusters : AllQTiles<TILE> {
     const Params& params;
     TANDEM_DEVICE QTilesOfClusters(const Params& params, const BwdWorkTile& work)
-        : AllQTiles<ROW>(params, work), params(params) {}
+        : AllQTiles<TILE>(params, work), params(params) {}
     TANDEM_DEVICE uint before(const BwdDkvDqBlock& u, const BwdWorkTile& work, int, int t) const {
-      if (cluster_size() == 1) return dq_order<ROW>(u, work, t);
+      if (cluster_size() == 1) return dq_order<TILE>(u, work, t);
       BwdWorkTile of_all = work;
       of_all.band = cluster_band(params), of_all.seq_q = u.seq_q, of_all.seq_kv = u.seq_kv;
-      return dq_order<ROW>(u, of_all, t);
+      return dq_order<TILE>(u, of_all, t);
     }
   };
-  template <int ROW>
-  using QTiles = std::conditional_t<ENDS, QTilesOfClusters<ROW>, AllQTiles<ROW>>;
+  template <int TILE>
+  using QTiles = std::conditional_t<ENDS, QTilesOfClusters<TILE>, AllQTiles<TILE>>;
   // Takes the lengths of the batch entry of a work tile. A workgroup that is its own cluster visits
   // the query tiles of the entry alone. In a cluster the others have to be masked.
   static TANDEM_DEVICE void take_lengths(const Params& params, const BwdShape& shape,
@@ -124,14 +116,14 @@ struct BiasVariant {
   // producer warp waits for a free stage of Q. mbarriers of a stage: full, when the bias is
   // loaded; written, when the whole cluster has written dS; read, when the whole cluster has
   // reduced d_bias.
-  template <int ROW>
+  template <int TILE>
   struct At {
-    static constexpr BwdShape kShape = kBwdShapes[ROW];
+    static constexpr BwdShape kShape = kBwdShapes[TILE];
     static constexpr int kStages = bwd_bias_ds_stages(kShape), kDs = kShape.ds_stages;
     static_assert(kStages >= kShape.q_stages, "a free stage of Q says that products are done");
     static constexpr int kBytes = bwd_ds_bytes(kShape);
     uint ds, variant, first;
-    TANDEM_DEVICE explicit At(const BwdSharedStorage<ROW, Bias>& memory)
+    TANDEM_DEVICE explicit At(const BwdSharedStorage<TILE, Bias>& memory)
         : ds(memory.ds(0)), variant(memory.variant()), first(memory.variant_barriers()) {}
     TANDEM_DEVICE uint tile(int stage) const {
       return (stage < kDs ? ds : variant - uint(kDs * kBytes)) + uint(stage * kBytes);
@@ -141,28 +133,28 @@ struct BiasVariant {
     TANDEM_DEVICE uint read(int stage) const { return first + 8 * (2 * kStages + stage); }
   };
 
-  template <int ROW>
-  static TANDEM_DEVICE uint tile_descriptor_at(const BwdSharedStorage<ROW, Bias>& memory) {
-    return memory.variant_barriers() + 3 * At<ROW>::kStages * 8;
+  template <int TILE>
+  static TANDEM_DEVICE uint tile_descriptor_at(const BwdSharedStorage<TILE, Bias>& memory) {
+    return memory.variant_barriers() + 3 * At<TILE>::kStages * 8;
   }
   // The next item of the cluster, behind the work-tile descriptor: two mbarriers and a word. The
   // first workgroup of a cluster fetches the item for all.
   struct Next {
     uint at;
-    template <int ROW>
-    TANDEM_DEVICE explicit Next(const BwdSharedStorage<ROW, Bias>& memory)
+    template <int TILE>
+    TANDEM_DEVICE explicit Next(const BwdSharedStorage<TILE, Bias>& memory)
         : at(tile_descriptor_at(memory) + kBwdDescriptorBytes) {}
     TANDEM_DEVICE uint described() const { return at; }  // the item has arrived
     // In the first workgroup: all workgroups have read the item.
     TANDEM_DEVICE uint asked() const { return at + 8; }
     TANDEM_DEVICE uint word() const { return at + 16; }
   };
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Bias>& memory) {
-    const At<ROW> at(memory);
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Bias>& memory) {
+    const At<TILE> at(memory);
     const Next next(memory);
     const int size = int(cluster_size());
-    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
+    for (int stage = 0; stage < At<TILE>::kStages; ++stage) {
       mbarrier_init(at.full(stage), 1);
       mbarrier_init(at.written(stage), size);
       mbarrier_init(at.read(stage), 2 * size);
@@ -173,21 +165,21 @@ struct BiasVariant {
     mbarrier_init(next.asked(), size);
   }
 
-  template <int ROW>
+  template <int TILE>
   struct Loader {
     const Params& params;
-    const At<ROW> at;
+    const At<TILE> at;
     const int col0, batch;
-    PipelineState<At<ROW>::kStages> pipe;
+    PipelineState<At<TILE>::kStages> pipe;
     TANDEM_DEVICE Loader(const Params& params, const BwdWorkTile& work,
-                         const BwdSharedStorage<ROW, Bias>& memory)
+                         const BwdSharedStorage<TILE, Bias>& memory)
         : params(params), at(memory), col0(work.col0), batch(work.batch), pipe(work.begun) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
-      constexpr BwdShape S = kBwdShapes[ROW];
+      constexpr BwdShape S = kBwdShapes[TILE];
       if (params.bias.d_bias) mbarrier_wait(at.read(pipe.stage), pipe.phase ^ 1);
       if (int(threadIdx.x) % 32 == 0) {
-        mbarrier_arrive_expect_tx(at.full(pipe.stage), At<ROW>::kBytes);
+        mbarrier_arrive_expect_tx(at.full(pipe.stage), At<TILE>::kBytes);
         const int entry = params.bias.shared != 1 ? 0 : batch;
         constexpr int kKeys = F32 ? 32 : 64;  // of a panel
 #pragma unroll
@@ -200,11 +192,11 @@ struct BiasVariant {
     }
   };
 
-  template <typename T, int ROW>
-  struct Consumer : Plain::Consumer<T, ROW> {
-    static constexpr int BR = kBwdShapes[ROW].br;
+  template <typename T, int TILE>
+  struct Consumer : Plain::Consumer<T, TILE> {
+    static constexpr int BR = kBwdShapes[TILE].br;
     const Params& params;
-    const At<ROW> at;
+    const At<TILE> at;
     // Number of tiles that were begun, from which stage and phase follow.
     uint tile;
     // Whether the thread index and the offset of its words in a tile are kept. With 128 rows there
@@ -222,12 +214,12 @@ struct BiasVariant {
     }
     TANDEM_DEVICE int thread() const { return kKeeps ? kept : read_tid_x(); }
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, Bias>& memory)
-        : Plain::Consumer<T, ROW>(params, work, {memory.base}),
+                           const BwdSharedStorage<TILE, Bias>& memory)
+        : Plain::Consumer<T, TILE>(params, work, {memory.base}),
           params(params),
           at(memory),
           tile(work.begun) {}
-    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
+    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<TILE>::kStages); }
     TANDEM_DEVICE uint ds_tile() const { return at.tile(stage()); }
     // The thread's first words of the bias, loaded while S of the tile is formed.
     uint first[4];
@@ -244,7 +236,7 @@ struct BiasVariant {
     }
     TANDEM_DEVICE void begin_tile() {
       ++tile;
-      mbarrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
+      mbarrier_wait(at.full(stage()), int((tile - 1) / At<TILE>::kStages % 2));
       if constexpr (F32)
         load_four(first, bias_words());
       else
@@ -381,24 +373,25 @@ struct BiasVariant {
 
   // The two auxiliary warps reduce this workgroup's share of each tile of d_bias. In a multi-pass
   // cluster a thread leaves sums in the workspace, for itself in the next pass.
-  template <typename T, int ROW, BiasForm FORM>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
-                                          const BwdSharedStorage<ROW, Bias>&) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+                                          const BwdSharedStorage<TILE, Bias>&) {
+    constexpr BwdShape S = kBwdShapes[TILE];
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
-    constexpr bool PASSES = FORM == BiasForm::passes, SLICES = kInSlices<FORM>;
     // Passes that follow. In slices the first pass stores zeros where nothing is visible, as later
     // ones add to what is there; otherwise the last one does.
-    const int left = PASSES ? params.bias.passes - 1 - int(work.pass) : SLICES ? int(work.pass) : 0;
+    const int left = TWO_CTA  ? params.bias.passes - 1 - int(work.pass)
+                     : SLICES ? int(work.pass)
+                              : 0;
     // Number of tiles that were reduced, from which stage and phase follow.
     uint tile = work.begun;
     const int begin = work.part == 0 && left == 0 ? 0 : work.span.begin;
     const int end =
         work.part == work.parts - 1 && left == 0 ? (u.seq_q + S.br - 1) / S.br : work.span.end;
     float4* parts = nullptr;
-    if (PASSES)
+    if (TWO_CTA)
       parts = reinterpret_cast<float4*>(params.bias.sums_at) +
               int64_t(blockIdx.x) * u.group * ((u.seq_q + S.br - 1) / S.br) * (S.br / 8 * 2 * 64) +
               (read_tid_x() - 64);
@@ -406,12 +399,12 @@ struct BiasVariant {
 #pragma unroll 1
       for (int t = begin; t < end; ++t) {
         // Computed again for each tile, as late as possible: the sums need the registers.
-        const At<ROW> at(
-            BwdSharedStorage<ROW, Bias>{opaque_copy(shared_address(aligned_shared_memory()))});
-        const int stage = int(tile % At<ROW>::kStages);
+        const At<TILE> at(
+            BwdSharedStorage<TILE, Bias>{opaque_copy(shared_address(aligned_shared_memory()))});
+        const int stage = int(tile % At<TILE>::kStages);
         const auto share = [&] {
           const int entry = SLICES ? work.slice : params.bias.shared != 1 ? 0 : work.batch;
-          return bias_share<S.br, BwdSharedStorage<ROW, Bias>::kDsPanel>(
+          return bias_share<S.br, BwdSharedStorage<TILE, Bias>::kDsPanel>(
               params.bias, at.tile(stage), {entry, work.head_kv * u.group + n, t * S.br, work.col0},
               u.seq_q, SLICES ? params.bias.slice_pitch : u.seq_kv);
         };
@@ -423,9 +416,9 @@ struct BiasVariant {
           continue;
         }
         const auto await = [&] {
-          mbarrier_wait(at.written(stage), int(tile / At<ROW>::kStages % 2));
+          mbarrier_wait(at.written(stage), int(tile / At<TILE>::kStages % 2));
         };
-        if constexpr (PASSES) {
+        if constexpr (TWO_CTA) {
           // There are at least two passes (uses_two_cta_clusters() of the planner): the first one
           // is not the last.
           if (left == params.bias.passes - 1)
@@ -454,48 +447,47 @@ struct BiasVariant {
   }
 };
 
-// BiasForm::whole: clusters of the whole batch. BiasForm::postprocess: the same, and the last
-// workgroup of a head converts the dQ accumulator to d_q. This is a kernel of its own, as registers
-// are short, and for small problems alone. BiasForm::passes: two-CTA clusters beside those of the
-// whole batch. BiasForm::slices: more batch entries than a cluster has workgroups. An item is a
-// tile of keys and a slice of the batch, which a cluster takes in several passes; each slice has
-// sums of d_bias of its own. BiasForm::keep, keep_slices: whole and slices with a keep mask.
-// BiasForm::lengths, lengths_slices: the same with lengths, with or without a mask. BiasForm::f32,
-// f32_slices: the same with a bias of f32, with or without these.
-template <typename T, int ROW, BiasForm FORM>
+// Clusters of the whole batch, or by the row's traits:
+//   postprocess  the last workgroup of a head also converts the dQ accumulator to d_q. This is a
+//                kernel of its own, as registers are short, and for small problems alone.
+//   two_cta      two-CTA clusters beside those of the whole batch
+//   slices       more batch entries than a cluster has workgroups. An item is a tile of keys and a
+//                slice of the batch, which a cluster takes in several passes; each slice has sums
+//                of d_bias of its own.
+template <typename T, int TILE, typename Row>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  using Bias = BiasVariantOf<FORM>;
-  constexpr bool POSTPROCESS = FORM == BiasForm::postprocess, SLICES = kInSlices<FORM>,
-                 COPIES = !POSTPROCESS && !SLICES && !kFormHasF32<FORM>;
+  using Bias = BiasVariant<Row>;
+  constexpr bool POSTPROCESS = Bias::POSTPROCESS, SLICES = Bias::SLICES,
+                 COPIES = !POSTPROCESS && !SLICES && !Bias::F32;
   {
-    const BwdSharedStorage<ROW, Bias> memory{shared_address(aligned_shared_memory())};
+    const BwdSharedStorage<TILE, Bias> memory{shared_address(aligned_shared_memory())};
     // The kernel of the two-CTA clusters, or the one after both, may start.
     launch_dependent_grids();
     if (COPIES && threadIdx.x < kZeroBytes / 16) {
-      st_shared(memory.base + LazyZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
+      st_shared(memory.base + LazyZeroCopies::kAt<TILE> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
       fence_proxy_async_shared();
     }
     if (threadIdx.x == 0) {
-      Bias::template init<ROW>(memory);
-      Barriers<ROW>(memory.barriers()).init();
+      Bias::template init<TILE>(memory);
+      Barriers<TILE>(memory.barriers()).init();
     }
     cluster_sync();
   }
-  using Scheduler = ClusterTileScheduler<ROW, Bias, FORM>;
+  using Scheduler = ClusterTileScheduler<TILE, Bias>;
   if (threadIdx.x < 128) {
-    warpgroup_reg_dealloc<Bias::template Registers<ROW>::kProducer>();
+    warpgroup_reg_dealloc<Bias::template Registers<TILE>::kProducer>();
     const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
     if (warp == 0)
-      load_work_tiles<ROW, Bias, Scheduler>(params);
+      load_work_tiles<TILE, Bias, Scheduler>(params);
     else if (warp >= 2)
-      for_each_work_tile<ROW, Bias, Scheduler, true>(
-          params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
-            Bias::template run_auxiliary<T, ROW, FORM>(params, work, here);
+      for_each_work_tile<TILE, Bias, Scheduler, true>(
+          params, [&](const BwdSharedStorage<TILE, Bias>& here, const BwdWorkTile& work) {
+            Bias::template run_auxiliary<T, TILE>(params, work, here);
           });
     else
-      for_each_work_tile<ROW, Bias, Scheduler, true>(
-          params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
+      for_each_work_tile<TILE, Bias, Scheduler, true>(
+          params, [&](const BwdSharedStorage<TILE, Bias>& here, const BwdWorkTile& work) {
             accumulate_dq<COPIES, false, SLICES>(params, work, here, 0, 0);
             if constexpr (POSTPROCESS)
               signal_last(params, work, here);
@@ -503,12 +495,12 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
               signal_postprocess(params, work);
           });
   } else {
-    warpgroup_reg_alloc<Bias::template Registers<ROW>::kConsumer>();
-    for_each_work_tile<ROW, Bias, Scheduler, false>(
-        params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
-          main_loop<T, ROW, Bias, true, true>(params, work, here);
+    warpgroup_reg_alloc<Bias::template Registers<TILE>::kConsumer>();
+    for_each_work_tile<TILE, Bias, Scheduler, false>(
+        params, [&](const BwdSharedStorage<TILE, Bias>& here, const BwdWorkTile& work) {
+          main_loop<T, TILE, Bias, true, true>(params, work, here);
           if constexpr (POSTPROCESS) {
-            if (wait_last(here)) postprocess_dq<T, ROW, Bias>(params, work, 0);
+            if (wait_last(here)) postprocess_dq<T, TILE, Bias>(params, work, 0);
           }
         });
   }
@@ -517,21 +509,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // The kernel of the two-CTA clusters must not end before the one beside it, as the kernel after
   // both waits for this one alone. One workgroup sees to that; the SMs of the others are free for
   // bwd_dq_cast.
-  if (FORM == BiasForm::passes && blockIdx.x == 0) grid_dependency_wait();
+  if (Bias::TWO_CTA && blockIdx.x == 0) grid_dependency_wait();
 }
-
-// The kernels of some forms (select.cuh).
-template <BiasForm... FORMS>
-struct BiasKernels {
-  using Params = BwdDkvDqBiasParams;
-  template <typename T, int ROW>
-  static Kernel<Params> kernel(BiasForm form) {
-    Kernel<Params> found = nullptr;
-    if constexpr (!kBwdShapes[ROW].wide)
-      (void)((form == FORMS && (found = bwd_dkv_dq_bias<T, ROW, FORMS>, true)) || ...);
-    return found;
-  }
-};
 
 }  // namespace sm90
 }  // namespace cuda

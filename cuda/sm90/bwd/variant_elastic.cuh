@@ -38,37 +38,37 @@ TANDEM_DEVICE void put_dist(uint to, const float* dist, int window, int distance
 // Variant of bwd_dkv_dist: d_k, d_v, and the key tile's part of d_dist_bias. The two auxiliary
 // warps sum that part over the diagonals of dS, in a fixed order. dS is rounded as the products
 // take it.
-struct Elastic {
+struct Elastic : BwdVariant {
   using Params = BwdDkvDistParams;
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 1;
   using Registers = sm90::Registers<56>;
   static constexpr float kHidden = kUnseen;
   static constexpr float kLse = kLog2e;
-  template <int ROW>
-  using QTiles = AllQTiles<ROW>;
+  template <int TILE>
+  using QTiles = AllQTiles<TILE>;
   static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool interleaved_heads(const Params&) { return false; }
   // Window of the distance bias; 0: there is none.
   static TANDEM_DEVICE int window(const Params& params) { return params.extra.dist_window; }
 
-  template <int ROW>
+  template <int TILE>
   struct At {
-    static constexpr int kBr = kBwdShapes[ROW].br, kBc = kBwdShapes[ROW].bc,
-                         kDs = kBwdShapes[ROW].ds_stages;
+    static constexpr int kBr = kBwdShapes[TILE].br, kBc = kBwdShapes[TILE].bc,
+                         kDs = kBwdShapes[TILE].ds_stages;
     uint rows, first;
-    TANDEM_DEVICE explicit At(const BwdSharedStorage<ROW, Elastic>& memory)
+    TANDEM_DEVICE explicit At(const BwdSharedStorage<TILE, Elastic>& memory)
         : rows(memory.variant()), first(memory.variant_barriers()) {}
     TANDEM_DEVICE uint shift(int stage) const { return rows + stage * ((2 * kBr + kBc) * 4); }
     TANDEM_DEVICE uint dist(int stage) const { return shift(stage) + kBr * 4; }
     TANDEM_DEVICE uint written(int place) const { return first + 8 * place; }
     TANDEM_DEVICE uint read(int place) const { return first + 8 * (kDs + place); }
   };
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Elastic>& memory) {
-    const At<ROW> at(memory);
-    for (int place = 0; place < At<ROW>::kDs; ++place) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Elastic>& memory) {
+    const At<TILE> at(memory);
+    for (int place = 0; place < At<TILE>::kDs; ++place) {
       mbarrier_init(at.written(place), 8);
       mbarrier_init(at.read(place), 2);
     }
@@ -76,16 +76,16 @@ struct Elastic {
   static TANDEM_DEVICE void sync() { __syncthreads(); }
   static TANDEM_DEVICE void leave() {}
 
-  template <int ROW>
+  template <int TILE>
   struct Loader {
     const Params& params;
     const BwdWorkTile& work;
-    const At<ROW> at;
+    const At<TILE> at;
     TANDEM_DEVICE Loader(const Params& params, const BwdWorkTile& work,
-                         const BwdSharedStorage<ROW, Elastic>& memory)
+                         const BwdSharedStorage<TILE, Elastic>& memory)
         : params(params), work(work), at(memory) {}
     TANDEM_DEVICE void rows(int t, int head, int stage) {
-      constexpr int kBr = At<ROW>::kBr, kBc = At<ROW>::kBc;
+      constexpr int kBr = At<TILE>::kBr, kBc = At<TILE>::kBc;
       const uint64_t* address = params.push.extra;
       const float tau =
           __ldg(reinterpret_cast<const float*>(address[params.features.AT_TAU]) + head);
@@ -104,16 +104,16 @@ struct Elastic {
     TANDEM_DEVICE void load(int, int) {}
   };
 
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   struct Consumer {
-    static constexpr int BR = kBwdShapes[ROW].br, BC = kBwdShapes[ROW].bc;
-    const At<ROW> at;
+    static constexpr int BR = kBwdShapes[TILE].br, BC = kBwdShapes[TILE].bc;
+    const At<TILE> at;
     const Params& params;
     const uint ds_tiles;
     const int col0;
-    PipelineState<At<ROW>::kDs> place;
+    PipelineState<At<TILE>::kDs> place;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, Elastic>& memory)
+                           const BwdSharedStorage<TILE, Elastic>& memory)
         : at(memory), params(params), ds_tiles(memory.ds(0)), col0(work.col0) {}
     TANDEM_DEVICE bool near(int t) const {
       return has_dist(Elastic::window(params), params.block.band_off, t * BR, BR, col0, BC);
@@ -254,16 +254,16 @@ struct Elastic {
   // Sums dS over diagonals. A thread has every 64th diagonal, and in each row of dS two keys that
   // are 64 apart. In 64 rows these lie on three diagonals: all 64 elements of the middle one,
   // `thread` elements of the one before it, and the other 64 - `thread` of the one behind it.
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
-                                          const BwdSharedStorage<ROW, Elastic>& memory) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+                                          const BwdSharedStorage<TILE, Elastic>& memory) {
+    constexpr BwdShape S = kBwdShapes[TILE];
     static_assert(S.bc == 128 && S.br % 64 == 0, "what is written below");
     // At the beginning there is no dS yet, and these warps would wait.
     if (params.sums.d_tau && work.tile == 0 && work.batch == 0) sum_tau(params, work);
     if (!params.push.d_dist) return;
     const BwdDkvDistBlock& u = params.block;
-    const At<ROW> at(memory);
+    const At<TILE> at(memory);
     const int thread = int(threadIdx.x) - 64, window = Elastic::window(params);
     // The thread's diagonals t = distance + x, with x 64 apart, are the same in all query tiles:
     // the distances of two tiles differ by a multiple of 64.

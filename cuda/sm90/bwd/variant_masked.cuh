@@ -15,36 +15,36 @@ namespace sm90 {
 
 // The mask bitmap stages in the part of the variant. Behind them and their mbarriers lie the
 // derivatives of softcap for each thread's elements, as pairs of f16.
-template <int ROW>
-TANDEM_DEVICE MaskBitmapStages<kBwdShapes[ROW].br> mask_bitmap_at(uint variant) {
-  using Bits = MaskBitmapStages<kBwdShapes[ROW].br>;
+template <int TILE>
+TANDEM_DEVICE MaskBitmapStages<kBwdShapes[TILE].br> mask_bitmap_at(uint variant) {
+  using Bits = MaskBitmapStages<kBwdShapes[TILE].br>;
   return {variant, variant + kMaskStages * Bits::kStageBytes};
 }
 
-template <int ROW>
+template <int TILE>
 struct WorkTileOffset {
-  static constexpr int value = bwd_masked_bytes(kBwdShapes[ROW]) - kBwdWorkTileBytes;
+  static constexpr int value = bwd_masked_bytes(kBwdShapes[TILE]) - kBwdWorkTileBytes;
 };
 // Address of a copy of the work tile in shared memory, as registers are short. Three times four
 // words: left, right and off of the band, and seq_kv; col0, begin and end of the span, and seq_q;
 // full_begin and full_end of the span, the batch entry and the kv head.
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE uint work_tile_at() {
-  using M = BwdSharedStorage<ROW, Varlen>;
-  return shared_address(aligned_shared_memory()) + M::kAtVariant + WorkTileOffset<ROW>::value;
+  using M = BwdSharedStorage<TILE, Varlen>;
+  return shared_address(aligned_shared_memory()) + M::kAtVariant + WorkTileOffset<TILE>::value;
 }
 
 // Iterator of the Q loop: the query tiles in the order of the bitmap stages. Each warp counts the
 // stages for itself, and releases a stage as it takes the next one.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 struct MaskedQTiles {
-  static constexpr int kBr = kBwdShapes[ROW].br;
+  static constexpr int kBr = kBwdShapes[TILE].br;
   const MaskBitmapStages<kBr> bits;
   const BwdWorkTile& work;
   uint n = 0;
   TANDEM_DEVICE MaskedQTiles(const typename Variant::Params&, const BwdWorkTile& work)
-      : bits(mask_bitmap_at<ROW>(
-            BwdSharedStorage<ROW, Variant>{shared_address(aligned_shared_memory())}.variant())),
+      : bits(mask_bitmap_at<TILE>(
+            BwdSharedStorage<TILE, Variant>{shared_address(aligned_shared_memory())}.variant())),
         work(work) {}
   TANDEM_DEVICE int next(int head, int from) {
     if (from > work.span.begin) {
@@ -57,30 +57,31 @@ struct MaskedQTiles {
   }
   template <typename Block>
   TANDEM_DEVICE uint before(const Block& u, const BwdWorkTile& work, int, int t) const {
-    return dq_order<ROW>(u, work, t);
+    return dq_order<TILE>(u, work, t);
   }
 };
 
 // SCORES: softcap, ALiBi and a distance bias may be present, too.
 template <bool SCORES>
 struct Masked : Varlen {
+  static constexpr bool kHasMaskBitmap = true, kLazyZero = false, kFarBefore = false;
   using Registers = sm90::Registers<SCORES ? 72 : 56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_masked_bytes(s); }
   static constexpr int kDqWarps = 1;
-  template <int ROW>
-  using QTiles = MaskedQTiles<ROW, Masked>;
+  template <int TILE>
+  using QTiles = MaskedQTiles<TILE, Masked>;
   // Producer threads of the bitmap, their named barrier, and the warps that release a stage: the
   // producer warp, the dQ warp and eight consumer warps.
   static constexpr int kMaskProducers = 64, kMaskBarrier = 9, kReaders = 10;
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Masked>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Masked>& memory) {
     init_load_barrier(memory);
-    mask_bitmap_at<ROW>(memory.variant()).init(kMaskProducers / 32, kReaders);
+    mask_bitmap_at<TILE>(memory.variant()).init(kMaskProducers / 32, kReaders);
   }
 
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   struct Consumer {
-    static constexpr int BR = kBwdShapes[ROW].br;
+    static constexpr int BR = kBwdShapes[TILE].br;
     using Bits = MaskBitmapStages<BR>;
     const Params& params;
     const Bits bits;
@@ -91,9 +92,9 @@ struct Masked : Varlen {
     int head;
     float sum;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, Masked>& memory)
+                           const BwdSharedStorage<TILE, Masked>& memory)
         : params(params),
-          bits(mask_bitmap_at<ROW>(memory.variant())),
+          bits(mask_bitmap_at<TILE>(memory.variant())),
           left(memory.variant() + kMaskStages * (Bits::kStageBytes + 16) +
                16 * (threadIdx.x - 128)),
           shift(work.band.off - work.col0) {}
@@ -114,8 +115,8 @@ struct Masked : Varlen {
     TANDEM_DEVICE void hide_edge(float (&p)[BR / 2]) {
       const int4 at = bits.read_tile(n);
       if (!(at.y & kEdge)) return;
-      const uint4 band = ld_shared_v4_u32(work_tile_at<ROW>()),
-                  more = ld_shared_v4_u32(work_tile_at<ROW>() + 16);
+      const uint4 band = ld_shared_v4_u32(work_tile_at<TILE>()),
+                  more = ld_shared_v4_u32(work_tile_at<TILE>() + 16);
       const int x = thread();
       sm90::hide<BR>(p, TandemBand{int(band.x), int(band.y), int(band.z)},
                      int(more.x) + x / 32 * 16 + x % 32 / 4, int(band.w), at.x * BR + 2 * (x % 4),
@@ -148,8 +149,8 @@ struct Masked : Varlen {
       if (!params.features.DROPOUT) return;
       const int row0 = bits.read_tile(n).x * BR, warp = thread() / 32;
       const uint index =
-          ld_shared_v4_u32(work_tile_at<ROW>() + 32).z * uint(params.block.heads_q) + uint(head);
-      const int quad = (int(ld_shared_v4_u32(work_tile_at<ROW>() + 16).x) + 16 * warp) / 4;
+          ld_shared_v4_u32(work_tile_at<TILE>() + 32).z * uint(params.block.heads_q) + uint(head);
+      const int quad = (int(ld_shared_v4_u32(work_tile_at<TILE>() + 16).x) + 16 * warp) / 4;
 #pragma unroll 1
       for (int row = thread() % 32; row < BR; row += 32)
         st_shared_u16(dropped() + uint(2 * row),
@@ -189,9 +190,9 @@ struct Masked : Varlen {
           const float2 l = ld_shared_v2_f32(lse + 32 * j);
 #pragma unroll
           for (int i = 4 * j; i < 4 * j + 4; ++i)
-            s[i] = exp2_fast(fmaf(
-                s[i], scale2,
-                fmaf(-slope, SoftcapAlibi::Consumer<T, ROW>::away(first, i), i % 2 ? -l.y : -l.x)));
+            s[i] = exp2_fast(fmaf(s[i], scale2,
+                                  fmaf(-slope, SoftcapAlibi::Consumer<T, TILE>::away(first, i),
+                                       i % 2 ? -l.y : -l.x)));
         }
       } else {
         sm90::weigh<BR>(s, scale2, lse);
@@ -232,7 +233,7 @@ struct Masked : Varlen {
 #pragma unroll
           for (int i = 4 * j; i < 4 * j + 4; ++i)
             s[i] = __fsub_rn(
-                s[i], __fmul_rn(slope, SoftcapAlibi::Consumer<T, ROW>::away(float(first), i)));
+                s[i], __fmul_rn(slope, SoftcapAlibi::Consumer<T, TILE>::away(float(first), i)));
         }
       });
       hide<0>(s);
@@ -267,8 +268,8 @@ struct Masked : Varlen {
           y[n / 2] = T::pack(p[n] * stay0, p[n + 1] * stay1);
           float d = p[n] * fmaf(dp[n], stay0, -l.x), e = p[n + 1] * fmaf(dp[n + 1], stay1, -l.y);
           if (grad) {
-            sum = fmaf(d, SoftcapAlibi::Consumer<T, ROW>::away(first, n), sum);
-            sum = fmaf(e, SoftcapAlibi::Consumer<T, ROW>::away(first, n + 1), sum);
+            sum = fmaf(d, SoftcapAlibi::Consumer<T, TILE>::away(first, n), sum);
+            sum = fmaf(e, SoftcapAlibi::Consumer<T, TILE>::away(first, n + 1), sum);
           }
           if (cap) multiply_capped(d, e, z[r]);
           ds[n / 2] = T::pack(d, e);
@@ -293,30 +294,30 @@ struct Masked : Varlen {
 
   // Advances the dQ semaphore of a skipped query tile, when it is that tile's turn. The work tile
   // is computed again, as registers are short.
-  template <int ROW>
+  template <int TILE>
   static TANDEM_DEVICE void pass(const Params& params, int head, int t) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvDqBlock& u = params.block;
     BwdWorkTile work;
     find_work_tile(u, S, 1, params.interleaved_heads, workgroup_index(), &work);
-    refine<ROW>(params, &work);
-    const int64_t tiles = first_tile<ROW, Masked>(u, work, head, params.packed_tiles);
+    refine<TILE>(params, &work);
+    const int64_t tiles = first_tile<TILE, Masked>(u, work, head, params.packed_tiles);
     uint* semaphore =
         reinterpret_cast<uint*>(params.push.dq_semaphores) + (tiles + t) * (S.br / 64);
-    semaphore_wait(semaphore, dq_order<ROW>(u, work, t));
+    semaphore_wait(semaphore, dq_order<TILE>(u, work, t));
     semaphore_release(semaphore);
   }
   // Produces the bitmap stages. Three words of a stage describe its tile: query tile, flags and
   // query head of the group. In a deterministic order these warps also advance the dQ semaphore of
   // a skipped tile.
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
-                                          const BwdSharedStorage<ROW, Masked>& memory) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+                                          const BwdSharedStorage<TILE, Masked>& memory) {
+    constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvDqBlock& u = params.block;
     const int thread = int(threadIdx.x) - 64;
-    const auto bits = mask_bitmap_at<ROW>(memory.variant());
-    const uint at = work_tile_at<ROW>();
+    const auto bits = mask_bitmap_at<TILE>(memory.variant());
+    const uint at = work_tile_at<TILE>();
     const auto put = [&](uint n, int x, int y, int z, int w) {
       st_shared(at + 16 * n, __int_as_float(x), __int_as_float(y), __int_as_float(z),
                 __int_as_float(w));
@@ -349,7 +350,7 @@ struct Masked : Varlen {
         bool hides = false;
         if (params.features.KEEP && !producer.keep(bits.keep(place), t * S.br, begin(), &hides)) {
           if (u.deterministic && thread == 0)
-            pass<ROW>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
+            pass<TILE>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
           continue;
         }
         const uint4 full = ld_shared_v4_u32(at + 32);
@@ -362,10 +363,6 @@ struct Masked : Varlen {
     publish(0, kEnd, 0);
   }
 };
-template <bool SCORES>
-constexpr bool kIsVarlen<Masked<SCORES>> = true;
-template <bool SCORES>
-constexpr bool kHasMaskBitmap<Masked<SCORES>> = true;
 
 }  // namespace sm90
 }  // namespace cuda

@@ -12,24 +12,16 @@ namespace sm90 {
 
 static_assert(kMaxBwdParts <= kWholeTile, "each part has a share of what a tile counts");
 
-struct Parts;
-template <>
-constexpr bool kHasParts<Parts> = true;
-template <>
-constexpr bool kLazyZero<Parts> = true;
-template <>
-constexpr bool kFarBefore<Parts> = true;
-
 // Iterator of the Q loop: the query tiles of the workgroup's part. A state that changes from tile
 // to tile takes more registers.
-template <int ROW>
-struct PartQTiles : AllQTiles<ROW> {
+template <int TILE>
+struct PartQTiles : AllQTiles<TILE> {
   int tiles;     // query tiles of a query head
   int begin;     // the first one
   int from, to;  // pairs of the part, and begin
   template <typename Params>
   TANDEM_DEVICE PartQTiles(const Params& params, const BwdWorkTile& work)
-      : AllQTiles<ROW>(params, work),
+      : AllQTiles<TILE>(params, work),
         tiles(work.span.end - work.span.begin),
         begin(work.span.begin) {
     const int pairs = params.block.group * tiles;
@@ -42,7 +34,8 @@ struct PartQTiles : AllQTiles<ROW> {
   }
 };
 
-struct Parts {
+struct Parts : BwdVariant {
+  static constexpr bool kHasParts = true, kLazyZero = true, kFarBefore = true;
   using Params = BwdDkvDqPartsParams;
   static constexpr bool kAnyOrder = true;
   static constexpr int kDqWarps = Plain::kDqWarps;
@@ -50,8 +43,8 @@ struct Parts {
   static constexpr int bytes(const BwdShape& s) { return Plain::bytes(s); }
   static constexpr float kHidden = Plain::kHidden;
   static constexpr float kLse = Plain::kLse;
-  template <int ROW>
-  using QTiles = PartQTiles<ROW>;
+  template <int TILE>
+  using QTiles = PartQTiles<TILE>;
 
   // The work tile of a workgroup, by its index; false if there is none. Each tile of keys has
   // params.most_parts indices, of which those behind its parts are of no use. In any order, the
@@ -74,22 +67,22 @@ struct Parts {
     work->shared = int(tile);
     return work->part < work->parts;
   }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Parts>&) {}
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Parts>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }
   static TANDEM_DEVICE void leave() {}
-  template <int ROW>
+  template <int TILE>
   struct Loader {
-    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<ROW, Parts>&) {}
+    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<TILE, Parts>&) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
-  template <typename T, int ROW>
-  struct Consumer : Plain::Consumer<T, ROW> {
+  template <typename T, int TILE>
+  struct Consumer : Plain::Consumer<T, TILE> {
     const Params& params;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, Parts>& memory)
-        : Plain::Consumer<T, ROW>(params, work, {memory.base}), params(params) {}
+                           const BwdSharedStorage<TILE, Parts>& memory)
+        : Plain::Consumer<T, TILE>(params, work, {memory.base}), params(params) {}
     // Sums d_k and d_v over the workgroups that share the tile of keys. Returns false in all but
     // the last one.
     template <int N>
@@ -100,9 +93,9 @@ struct Parts {
     }
   };
 
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, Parts>&) {}
+                                          const BwdSharedStorage<TILE, Parts>&) {}
 };
 
 }  // namespace sm90

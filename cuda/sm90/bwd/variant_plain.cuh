@@ -11,15 +11,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-struct Plain;
-template <>
-constexpr bool kLazyZero<Plain> = true;
-template <>
-constexpr bool kFarBefore<Plain> = true;
-template <>
-constexpr bool kPersistent<Plain> = true;
-
-struct Plain {
+struct Plain : BwdVariant {
+  static constexpr bool kLazyZero = true, kFarBefore = true, kPersistent = true;
   using Params = BwdDkvDqParams;
   static constexpr bool kAnyOrder = true;  // the Q loop may run backwards
   static constexpr int kDqWarps = 2;       // warps that add dQ, and stages of dQ: 1 or 2
@@ -27,33 +20,33 @@ struct Plain {
   static constexpr int bytes(const BwdShape& s) { return bwd_second_dq_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
-  template <int ROW>
-  using QTiles = AllQTiles<ROW>;
+  template <int TILE>
+  using QTiles = AllQTiles<TILE>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE int interleaved_heads(const Params& params) {
     return params.interleaved_heads;
   }
-  template <int ROW>
-  static TANDEM_DEVICE uint tile_descriptor_at(const BwdSharedStorage<ROW, Plain>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE uint tile_descriptor_at(const BwdSharedStorage<TILE, Plain>& memory) {
     return memory.variant_barriers();
   }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Plain>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Plain>& memory) {
     tile_descriptor_of(memory).init();
   }
   static TANDEM_DEVICE void sync() { __syncthreads(); }
   static TANDEM_DEVICE void leave() {}
-  template <int ROW>
+  template <int TILE>
   struct Loader {
-    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<ROW, Plain>&) {}
+    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<TILE, Plain>&) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   struct Consumer {
-    static constexpr int BR = kBwdShapes[ROW].br;
-    TANDEM_DEVICE Consumer(const Params&, const BwdWorkTile&, const BwdSharedStorage<ROW, Plain>&) {
-    }
+    static constexpr int BR = kBwdShapes[TILE].br;
+    TANDEM_DEVICE Consumer(const Params&, const BwdWorkTile&,
+                           const BwdSharedStorage<TILE, Plain>&) {}
     // Turns scores into weights. t: query tile; stage: where the statistics of its rows are.
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       sm90::weigh<BR>(s, scale2, lse);
@@ -85,9 +78,9 @@ struct Plain {
     TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
   };
 
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, Plain>&) {}
+                                          const BwdSharedStorage<TILE, Plain>&) {}
 };
 
 }  // namespace sm90

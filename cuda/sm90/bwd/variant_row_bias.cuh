@@ -11,16 +11,16 @@ namespace cuda {
 namespace sm90 {
 
 // S is transposed, so that a thread has two keys of a tile, and two numbers of the bias a head.
-template <typename T, int ROW>
-struct RowBiasConsumer : Plain::Consumer<T, ROW> {
-  static constexpr int BR = kBwdShapes[ROW].br;
+template <typename T, int TILE>
+struct RowBiasConsumer : Plain::Consumer<T, TILE> {
+  static constexpr int BR = kBwdShapes[TILE].br;
   const BwdDkvDqOptionalParams& params;
   const BwdWorkTile& work;
   float bias[2];
   template <typename BwdSharedStorage>
   TANDEM_DEVICE RowBiasConsumer(const BwdDkvDqOptionalParams& params, const BwdWorkTile& work,
                                 const BwdSharedStorage& memory)
-      : Plain::Consumer<T, ROW>(params, work, {memory.base}), params(params), work(work) {}
+      : Plain::Consumer<T, TILE>(params, work, {memory.base}), params(params), work(work) {}
   // Keys behind the end of the entry are not loaded, as anything may be there.
   TANDEM_DEVICE void begin_head(int head) {
     const BiasRow row(params.extra, params.features, params.extra_at, work.batch, head);
@@ -52,43 +52,35 @@ struct RowBiasConsumer : Plain::Consumer<T, ROW> {
 };
 
 struct RowBias : Varlen {
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, RowBias>& memory) {
+  static constexpr bool kFarBefore = false;
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, RowBias>& memory) {
     init_load_barrier(memory);
   }
-  template <typename T, int ROW>
-  using Consumer = RowBiasConsumer<T, ROW>;
-  template <typename T, int ROW>
+  template <typename T, int TILE>
+  using Consumer = RowBiasConsumer<T, TILE>;
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, RowBias>&) {}
+                                          const BwdSharedStorage<TILE, RowBias>&) {}
 };
-template <>
-constexpr bool kIsVarlen<RowBias> = true;
-template <>
-constexpr bool kLazyZero<RowBias> = true;
 
 struct PersistentRowBias : Plain {
+  static constexpr bool kVisitsHeads = true, kFarBefore = false;
   using Params = BwdDkvDqOptionalParams;
-  template <int ROW>
+  template <int TILE>
   static TANDEM_DEVICE uint
-  tile_descriptor_at(const BwdSharedStorage<ROW, PersistentRowBias>& memory) {
+  tile_descriptor_at(const BwdSharedStorage<TILE, PersistentRowBias>& memory) {
     return memory.variant_barriers();
   }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, PersistentRowBias>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, PersistentRowBias>& memory) {
     tile_descriptor_of(memory).init();
   }
-  template <int ROW>
-  using Loader = Varlen::Loader<ROW>;
-  template <typename T, int ROW>
-  using Consumer = RowBiasConsumer<T, ROW>;
+  template <int TILE>
+  using Loader = Varlen::Loader<TILE>;
+  template <typename T, int TILE>
+  using Consumer = RowBiasConsumer<T, TILE>;
 };
-template <>
-constexpr bool kPersistent<PersistentRowBias> = true;
-template <>
-constexpr bool kLazyZero<PersistentRowBias> = true;
-template <>
-constexpr bool kVisitsHeads<PersistentRowBias> = true;
 
 }  // namespace sm90
 }  // namespace cuda

@@ -11,7 +11,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-struct Varlen {
+struct Varlen : BwdVariant {
+  static constexpr bool kIsVarlen = true, kVisitsHeads = true, kLazyZero = true, kFarBefore = true;
   using Params = BwdDkvDqOptionalParams;
   using Registers = sm90::Registers<40>;
   static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
@@ -20,8 +21,8 @@ struct Varlen {
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 2;
   static constexpr float kLse = kLog2e;
-  template <int ROW>
-  using QTiles = AllQTiles<ROW>;
+  template <int TILE>
+  using QTiles = AllQTiles<TILE>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE int interleaved_heads(const Params& params) {
     return params.interleaved_heads;
@@ -31,15 +32,15 @@ struct Varlen {
   static TANDEM_DEVICE void init_load_barrier(const BwdSharedStorage& memory) {
     mbarrier_init(memory.variant_barriers(), 1);
   }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Varlen>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Varlen>& memory) {
     init_load_barrier(memory);
   }
   static TANDEM_DEVICE void sync() { __syncthreads(); }
   static TANDEM_DEVICE void leave() {}
-  template <int ROW>
+  template <int TILE>
   static TANDEM_DEVICE void refine(const Params& params, BwdWorkTile* work) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvDqBlock& u = params.block;
     const Features& f = params.features;
     const Lengths lengths_q = Lengths(f.LENGTHS_Q), lengths_kv = Lengths(f.LENGTHS_KV);
@@ -54,42 +55,37 @@ struct Varlen {
     if (params.extra.bottom_right) work->band.off = work->seq_kv - work->seq_q;
     work->span = tandem_query_tiles(work->band, work->col0, S.bc, S.br, work->seq_q, work->seq_kv);
   }
-  template <int ROW>
+  template <int TILE>
   struct Loader {
     template <typename BwdSharedStorage>
     TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage&) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
-  template <typename T, int ROW>
-  struct Consumer : Plain::Consumer<T, ROW> {
+  template <typename T, int TILE>
+  struct Consumer : Plain::Consumer<T, TILE> {
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, Varlen>& memory)
-        : Plain::Consumer<T, ROW>(params, work, {memory.base}) {}
+                           const BwdSharedStorage<TILE, Varlen>& memory)
+        : Plain::Consumer<T, TILE>(params, work, {memory.base}) {}
     TANDEM_DEVICE void begin_head(int) {}
     TANDEM_DEVICE void end_head(const BwdWorkTile&, int) {}
   };
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, Varlen>&) {}
+                                          const BwdSharedStorage<TILE, Varlen>&) {}
 };
-template <>
-constexpr bool kIsVarlen<Varlen> = true;
-template <>
-constexpr bool kFarBefore<Varlen> = true;
-template <>
-constexpr bool kLazyZero<Varlen> = true;
 
 struct SoftcapAlibi : Varlen {
+  static constexpr bool kFarBefore = false;
   using Registers = sm90::Registers<24>;  // the consumer warps need the rest
   static constexpr bool has_kernel(const BwdShape& s) { return has_softcap_alibi_kernel(s); }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, SoftcapAlibi>& memory) {
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, SoftcapAlibi>& memory) {
     init_load_barrier(memory);
   }
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   struct Consumer {
-    static constexpr int BR = kBwdShapes[ROW].br;
+    static constexpr int BR = kBwdShapes[TILE].br;
     const Params& params;
     const int shift;
     int tile;
@@ -97,7 +93,7 @@ struct SoftcapAlibi : Varlen {
     float slope, sum;
     SoftcapDerivatives<BR / 2> left;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
-                           const BwdSharedStorage<ROW, SoftcapAlibi>&)
+                           const BwdSharedStorage<TILE, SoftcapAlibi>&)
         : params(params), shift(work.band.off - work.col0) {}
     // Distance i + off - j of the thread's first element in the tile.
     TANDEM_DEVICE float distance() const {
@@ -195,14 +191,10 @@ struct SoftcapAlibi : Varlen {
       return fabsf(first + float(8 * (i / 4) + i % 2 - 8 * (i / 2 % 2)));
     }
   };
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, SoftcapAlibi>&) {}
+                                          const BwdSharedStorage<TILE, SoftcapAlibi>&) {}
 };
-template <>
-constexpr bool kIsVarlen<SoftcapAlibi> = true;
-template <>
-constexpr bool kLazyZero<SoftcapAlibi> = true;
 
 }  // namespace sm90
 }  // namespace cuda

@@ -5,8 +5,9 @@
 #define TANDEM_CUDA_SM90_BWD_WORK_TILE_CUH
 #include "../../parts/mask.cuh"
 #include "../numerics.cuh"
+#include "../params.h"
 #include "../ptx/wgmma.cuh"
-#include "kernels.h"
+#include "kernels/traits.h"
 
 namespace tandem {
 namespace cuda {
@@ -29,7 +30,7 @@ struct BwdWorkTile {
   // Persistent workgroups. begun: query tiles of earlier work tiles, from which the pipeline state
   // follows; pass: which pass over the tile this is.
   uint begun = 0, pass = 0;
-  // d_bias in slices of the batch (BiasForm::slices). slice: which one; present: workgroups of the
+  // d_bias in slices of the batch (trait::slices). slice: which one; present: workgroups of the
   // cluster that have a batch entry; ghost: this one has none. It computes as the others do, on the
   // last entry, and stores nothing.
   int slice = 0, present = 0;
@@ -42,39 +43,29 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
   return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
 }
 
-// Whether batch entries of the variant, which has no bias, may be shorter than the lengths of the
-// problem (variant_varlen.cuh).
-template <typename Variant>
-constexpr bool kIsVarlen = false;
-// Whether Consumer has begin_head() and end_head(), for each query head.
-template <typename Variant>
-constexpr bool kVisitsHeads = kIsVarlen<Variant>;
-// Whether the mask bitmap says which query tiles the variant visits (variant_masked.cuh).
-template <typename Variant>
-constexpr bool kHasMaskBitmap = false;
-// Whether the variant has a dense bias: workgroups may share a tile of keys, and Consumer says
-// where dS goes.
-template <typename Variant>
-constexpr bool kHasBias = false;
-// Whether the variant may have a keep mask beside the bias, and whether lengths.
-template <typename Variant>
-constexpr bool kHasKeep = false;
-template <typename Variant>
-constexpr bool kHasEnds = false;
-// Whether workgroups of the variant, which has no bias, may share a tile of keys
-// (variant_parts.cuh).
-template <typename Variant>
-constexpr bool kHasParts = false;
-// Whether an auxiliary warp zeroes the dQ accumulator some heads ahead (dq_lazy_zero.cuh).
-template <typename Variant>
-constexpr bool kLazyZero = false;
-// Whether weigh_far() runs before weigh() rather than in its place: the two branches then have
-// fewer registers to agree on.
-template <typename Variant>
-constexpr bool kFarBefore = false;
-// Whether workgroups are persistent (persistent.cuh), where all gradients are wanted.
-template <typename Variant>
-constexpr bool kPersistent = false;
+// What a variant of bwd_dkv_dq or bwd_dkv has, at compile time: each says what it has, none inherits
+// it from a variant that has more.
+struct BwdVariant {
+  // Batch entries may be shorter than the lengths of the problem, and there is no dense bias
+  // (variant_varlen.cuh).
+  static constexpr bool kIsVarlen = false;
+  // Consumer has begin_head() and end_head(), for each query head.
+  static constexpr bool kVisitsHeads = false;
+  // The mask bitmap says which query tiles are visited (variant_masked.cuh).
+  static constexpr bool kHasMaskBitmap = false;
+  // A dense bias: workgroups may share a tile of keys, and Consumer says where dS goes. Beside it
+  // there may be a keep mask, and lengths.
+  static constexpr bool kHasBias = false, kHasKeep = false, kHasEnds = false;
+  // Workgroups may share a tile of keys, and there is no bias (variant_parts.cuh).
+  static constexpr bool kHasParts = false;
+  // An auxiliary warp zeroes the dQ accumulator some heads ahead (dq_lazy_zero.cuh).
+  static constexpr bool kLazyZero = false;
+  // weigh_far() runs before weigh() rather than in its place: the two branches then have fewer
+  // registers to agree on.
+  static constexpr bool kFarBefore = false;
+  // Workgroups are persistent (persistent.cuh), where all gradients are wanted.
+  static constexpr bool kPersistent = false;
+};
 
 // Whether the Q loop runs backwards. With a causal mask all tiles of keys share the last queries,
 // not the first: a loop that begins there reads what other workgroups read. Not for a deterministic
@@ -136,15 +127,15 @@ TANDEM_DEVICE uint workgroup_index() { return blockIdx.y * gridDim.x + blockIdx.
 
 // How many tiles of keys add to the dQ accumulator of query tile t before this one: all later ones
 // that the queries see.
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE uint dq_order(const BwdDkvDqBlock&, const BwdWorkTile& work, int t) {
-  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr BwdShape S = kBwdShapes[TILE];
   return uint(tandem_key_tiles(work.band, t * S.br, S.br, S.bc, work.seq_q, work.seq_kv).end - 1 -
               work.tile);
 }
 
 // Iterator of the Q loop, the same for all warps: it visits all query tiles of the span.
-template <int ROW>
+template <int TILE>
 struct AllQTiles {
   template <typename Params>
   TANDEM_DEVICE AllQTiles(const Params&, const BwdWorkTile&) {}
@@ -154,7 +145,7 @@ struct AllQTiles {
   // How many tiles of keys add to the dQ accumulator of query tile t before this one.
   template <typename Block>
   TANDEM_DEVICE uint before(const Block& u, const BwdWorkTile& work, int, int t) const {
-    return dq_order<ROW>(u, work, t);
+    return dq_order<TILE>(u, work, t);
   }
 };
 

@@ -13,11 +13,11 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Compile-time geometry of a kernel. ROW: of kFwdTiles.
-template <int ROW>
+// Compile-time geometry of a kernel. TILE: of kFwdTiles.
+template <int TILE>
 struct ElasticShape {
   static constexpr bool BIAS = false;
-  static constexpr FwdTile tile = kFwdTiles[ROW];
+  static constexpr FwdTile tile = kFwdTiles[TILE];
   static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
                        N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);

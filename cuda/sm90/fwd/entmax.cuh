@@ -12,9 +12,9 @@ namespace sm90 {
 
 constexpr float kFarThreshold = 256.f, kFarBelow = 32.f;
 
-template <int ROW>
-struct EntmaxShape : FwdShape<ROW, FwdVariant::plain, kEntmaxQStages> {
-  using Base = FwdShape<ROW, FwdVariant::plain, kEntmaxQStages>;
+template <int TILE>
+struct EntmaxShape : FwdShape<TILE, PlainRow, kEntmaxQStages> {
+  using Base = FwdShape<TILE, PlainRow, kEntmaxQStages>;
   static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // capacity of a list
   // A list of up to FULL candidates has room for 8 more. From LONG on it is shortened.
   static constexpr int FULL = MOST - 8, LONG = FULL - 4;

@@ -3,12 +3,12 @@
 #ifndef TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
 #define TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
 #include "../numerics.cuh"
+#include "../params.h"
 #include "../ptx/mbarrier.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/tma.cuh"
 #include "../ptx/wgmma.cuh"
-#include "kernels.h"
-#include "plan/sm90/tiles.h"
+#include "kernels/columns.h"
 
 namespace tandem {
 namespace cuda {
@@ -24,47 +24,26 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.warpgroups == 4 ? 112 : t.warpgroups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
-// with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
-// masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask;
-// bias_lengths: a dense bias and lengths, with or without a keep mask; bias_f32: a dense bias of
-// f32, with or without a keep mask; bias_f32_lengths: the same with lengths; row_bias: a bias of
-// one row for all queries, lengths and sinks.
-enum class FwdVariant {
-  plain,
-  bias,
-  scaled_bias,
-  varlen,
-  softcap_alibi,
-  masked,
-  bias_keep,
-  bias_lengths,
-  bias_f32,
-  row_bias,
-  bias_f32_lengths
+// A row without optional inputs, for kernels that do not ask theirs.
+struct PlainRow {
+  static constexpr uint32_t inputs = 0, traits = 0;
+  static constexpr bool has(uint32_t) { return false; }
 };
 
-// Whether the variant has the tiles for a bias of f32.
-constexpr bool has_f32_tiles(FwdVariant variant) {
-  return variant == FwdVariant::bias_f32 || variant == FwdVariant::bias_f32_lengths;
-}
-
-// Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
-// as fit.
-template <int ROW, FwdVariant VARIANT = FwdVariant::plain, int Q_STAGES_ = 0>
+// Compile-time geometry of a forward kernel. TILE: of kFwdTiles. Row: of src/kernels/kernels.inc,
+// as a type (../instantiate.cuh). Q_STAGES_: stages of Q, 0: as many as fit.
+template <int TILE, typename Row = PlainRow, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool SCALED = VARIANT == FwdVariant::scaled_bias,
-                        ENDS = VARIANT == FwdVariant::bias_lengths ||
-                               VARIANT == FwdVariant::bias_f32_lengths,
-                        F32_BIAS = has_f32_tiles(VARIANT),
-                        KEEP = VARIANT == FwdVariant::bias_keep || ENDS || F32_BIAS,
-                        BIAS = SCALED || KEEP || VARIANT == FwdVariant::bias,
-                        MASKED = VARIANT == FwdVariant::masked,
-                        SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
-                        ROW_BIAS = VARIANT == FwdVariant::row_bias,
-                        VARLEN = VARIANT == FwdVariant::varlen || ROW_BIAS || SOFTCAP_ALIBI;
+  static constexpr bool BIAS = Row::has(trait::bias_tiles), SCALED = Row::has(trait::scales_q),
+                        F32_BIAS = Row::has(trait::f32_bias),
+                        KEEP = BIAS && (Row::inputs & kHasKeep) != 0,
+                        ENDS = BIAS && (Row::inputs & kHasLengths) != 0,
+                        MASKED = !BIAS && (Row::inputs & kHasKeep) != 0,
+                        SOFTCAP_ALIBI = (Row::inputs & kHasSoftcap) != 0,
+                        ROW_BIAS = Row::has(trait::one_row),
+                        VARLEN = !BIAS && (Row::inputs & kHasLengths) != 0;
   static constexpr FwdTile tile =
-      MASKED || (KEEP && !F32_BIAS) ? fwd_two_warpgroup_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
+      MASKED || (KEEP && !F32_BIAS) ? fwd_two_warpgroup_tile(kFwdTiles[TILE]) : kFwdTiles[TILE];
   static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
                        N = tile.bc;
   // A producer that finds batch entries needs more registers than one that only loads, and one that
@@ -87,8 +66,8 @@ struct FwdShape {
   static constexpr bool PING_PONG = tile.ping_pong && WARPGROUPS > 1, DECOUPLED = tile.decoupled;
   // Q has one stage, and each warpgroup has its rows of it with mbarriers of its own
   // (main_loop_wide_heads.cuh, main_loop_bias_192_rows.cuh).
-  static constexpr bool WIDE_HEADS = VARIANT == FwdVariant::plain && fwd_has_wide_heads(tile),
-                        BIAS_192 = BIAS && tile.bias;
+  static constexpr bool WIDE_HEADS = Row::has(trait::wide_heads),
+                        BIAS_192 = Row::has(trait::rows_192);
   static constexpr int Q_PARTS = WIDE_HEADS || BIAS_192 ? WARPGROUPS : Q_STAGES,
                        Q_BARRIERS = fwd_q_barriers(tile);
   static_assert(2 * Q_PARTS <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE_HEADS || BIAS_192)),

@@ -13,15 +13,15 @@ namespace sm90 {
 // The next item of a cluster; kNoWorkTile if there is none. Clusters of the whole batch take
 // reserved tiles (BwdClusterSchedule) when there are no others. In slices all items come from the
 // counter, in order: with a fixed order of dQ a cluster waits only for clusters that have started.
-template <BiasForm FORM>
+template <typename Bias>
 TANDEM_DEVICE uint fetch_item(const BwdDkvDqBiasParams& params) {
   uint* const counter = reinterpret_cast<uint*>(params.bias.counter);
   const BwdClusterSchedule& schedule = params.bias.schedule;
-  if (kInSlices<FORM>) {
+  if (Bias::SLICES) {
     const uint next = atomicAdd(counter, 1u);
     return next < uint(schedule.items) ? next : kNoWorkTile;
   }
-  if (FORM != BiasForm::passes) {
+  if (!Bias::TWO_CTA) {
     const int next = schedule.slots + int(atomicAdd(counter, 1u));
     if (next < schedule.items) return uint(bwd_other_item(schedule, next));
   }
@@ -29,11 +29,11 @@ TANDEM_DEVICE uint fetch_item(const BwdDkvDqBiasParams& params) {
   return next < schedule.reserved ? uint(bwd_reserved_item(schedule, next)) : kNoWorkTile;
 }
 
-template <int ROW, typename Bias, BiasForm FORM>
+template <int TILE, typename Bias>
 struct ClusterTileScheduler {
   using Tile = BwdWorkTile;
-  static constexpr bool kOnce = FORM == BiasForm::postprocess, kSlices = kInSlices<FORM>,
-                        kPasses = FORM == BiasForm::passes || kSlices;
+  static constexpr bool kOnce = Bias::POSTPROCESS, kSlices = Bias::SLICES,
+                        kPasses = Bias::TWO_CTA || kSlices;
   static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params, uint item) {
     const uint passes = uint(params.bias.passes);
     if (!kSlices) return passes;
@@ -42,7 +42,7 @@ struct ClusterTileScheduler {
   }
   static TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass,
                                  Tile* work) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr BwdShape S = kBwdShapes[TILE];
     const uint size = cluster_size();
     if constexpr (kSlices) {
       const uint slices = uint(params.bias.slices), entries = uint(params.bias.shared),
@@ -61,13 +61,13 @@ struct ClusterTileScheduler {
     return Bias::find(params, S, item, entry, work);
   }
   static TANDEM_DEVICE uint first(const BwdDkvDqBiasParams& params,
-                                  const BwdSharedStorage<ROW, Bias>& memory) {
+                                  const BwdSharedStorage<TILE, Bias>& memory) {
     if (kPasses) return ask(params, memory, 0);
     return workgroup_index() / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
   }
   // before: number of work tiles before, each pass counted; in slices, of items.
   static TANDEM_DEVICE uint next(const BwdDkvDqBiasParams& params,
-                                 const BwdSharedStorage<ROW, Bias>& memory, uint before) {
+                                 const BwdSharedStorage<TILE, Bias>& memory, uint before) {
     if (!params.bias.counter) return kNoWorkTile;
     if (kSlices) return ask(params, memory, before + 1);
     return ask(params, memory, kPasses ? (before + 1) / uint(params.bias.passes) : before);
@@ -75,13 +75,13 @@ struct ClusterTileScheduler {
   // The next item of the cluster, which its first workgroup fetches. request: number of requests
   // before.
   static TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params,
-                                const BwdSharedStorage<ROW, Bias>& memory, uint request) {
+                                const BwdSharedStorage<TILE, Bias>& memory, uint request) {
     const typename Bias::Next next(memory);
     if (read_tid_x() == 0) {
       mbarrier_arrive_expect_tx(next.described(), 4);
       if (cluster_rank() == 0) {
         mbarrier_wait(next.asked(), int(request & 1) ^ 1);
-        const uint item = fetch_item<FORM>(params);
+        const uint item = fetch_item<Bias>(params);
         for (uint rank = 0; rank < cluster_size(); ++rank)
           st_async_cluster(cluster_address(next.word(), rank), item,
                            cluster_address(next.described(), rank));

@@ -11,14 +11,14 @@ namespace sm90 {
 
 // Tiles of keys in the order of a counter in the workspace. A workgroup that waits for a dQ
 // semaphore then waits only for workgroups that have started.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 struct DynamicTileScheduler {
   static constexpr bool kOnce = false, kPasses = false, kSlices = false;
   using Tile = BwdWorkTile;
   using Params = typename Variant::Params;
   static TANDEM_DEVICE uint passes(const Params&, uint) { return 1; }
   static TANDEM_DEVICE bool find(const Params& params, uint item, uint, Tile* work) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr BwdShape S = kBwdShapes[TILE];
     if (!find_work_tile(params.block, S, 1, Variant::interleaved_heads(params), item, work))
       return false;
     if (params.block.deterministic == 0) work->reversed = reverses_q_loop(params.block);
@@ -29,10 +29,10 @@ struct DynamicTileScheduler {
     if (read_tid_x() == 0) item = atomicAdd(reinterpret_cast<uint*>(params.tile_counter), 1u);
     return __reduce_or_sync(kAllLanes, item);
   }
-  static TANDEM_DEVICE uint first(const Params& params, const BwdSharedStorage<ROW, Variant>&) {
+  static TANDEM_DEVICE uint first(const Params& params, const BwdSharedStorage<TILE, Variant>&) {
     return fetch(params);
   }
-  static TANDEM_DEVICE uint next(const Params& params, const BwdSharedStorage<ROW, Variant>&,
+  static TANDEM_DEVICE uint next(const Params& params, const BwdSharedStorage<TILE, Variant>&,
                                  uint) {
     return fetch(params);
   }

@@ -10,21 +10,21 @@ namespace cuda {
 namespace sm90 {
 
 // The work tile of a workgroup follows from its index. There is one, so next() is called once.
-template <int ROW, typename Variant>
+template <int TILE, typename Variant>
 struct BwdStaticTileScheduler {
   using Tile = BwdWorkTile;
   using Params = typename Variant::Params;
   const Params& params;
   TANDEM_DEVICE explicit BwdStaticTileScheduler(const Params& p) : params(p) {}
   TANDEM_DEVICE bool next(Tile* work) const {
-    constexpr BwdShape S = kBwdShapes[ROW];
-    if constexpr (kHasParts<Variant>) {
+    constexpr BwdShape S = kBwdShapes[TILE];
+    if constexpr (Variant::kHasParts) {
       if (!Variant::find(params, S, workgroup_index(), work)) return false;
     } else if (!find_work_tile(params.block, S, Variant::order(params),
                                Variant::interleaved_heads(params), workgroup_index(), work)) {
       return false;
     }
-    if constexpr (kIsVarlen<Variant>) Variant::template refine<ROW>(params, work);
+    if constexpr (Variant::kIsVarlen) Variant::template refine<TILE>(params, work);
     return true;
   }
 };

@@ -112,7 +112,7 @@ constexpr BwdClusterPlan plan_bwd_clusters(int64_t kv_tiles, int64_t slots, int6
   return best;
 }
 
-// Slices of the batch (BiasForm::slices). A cluster takes a tile of keys and the entries of a
+// Slices of the batch (trait::slices). A cluster takes a tile of keys and the entries of a
 // slice, kSliceCluster of them a pass.
 struct BwdSlices {
   int count, passes;

@@ -17,6 +17,10 @@
 
 namespace tandem {
 
+// What a tile of keys adds to the count of its head that a programmatically launched bwd_dq_cast
+// waits for. The tile may be split in up to as many parts, each of which adds its share.
+constexpr int kWholeTile = 16;
+
 // Most parts of a tile of keys.
 constexpr int kMaxBwdParts = 16;
 // Partial sums of d_k and d_v of a workgroup, in floats.

@@ -6,6 +6,7 @@
 #include "bwd_cluster_schedule.h"
 #include "fwd_stream_k.h"
 #include "heuristics.h"
+#include "kernel_tiles.h"
 #include "kernels/kernel_rows.h"
 #include "path_planner.h"
 #include "rules.h"
@@ -37,39 +38,21 @@ bool on_blocks(const Problem& p) {
          p.seq_q - 1 + p.band.off < p.seq_kv && p.scale > kPlainScale;
 }
 
-// Whether a kernel has the bits of a mask, of keep or of ends, for each score.
-bool masks_scores(const KernelRow& row) {
-  return (row.inputs & kHasKeep) != 0 && !row.has(trait::f32_bias);
-}
-
 // Bytes of shared memory of a row of fwd; 0: it has no kernel for the tile.
-int sm90_fwd_bytes(const Problem& p, int kernel, const FwdTile& t) {
+int fwd_bytes(const Problem& p, int kernel, const FwdTile& t) {
   if (kernel < 0) return 0;
-  const KernelRow& row = kKernels[kernel];
-  if ((row.needs & kHasElastic) != 0)
-    return t.decoupled && !on_blocks(p) ? 0 : fwd_elastic_shared_bytes(t);
-  if ((row.needs & kHasEntmax) != 0) return fwd_entmax_shared_bytes(t);
-  if (row.has(trait::f32_bias)) return fwd_f32_bias_shared_bytes(t);
-  if (row.has(trait::bias_tiles))
-    return masks_scores(row) ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
-  if (row.has(trait::one_row)) return fwd_row_bias_shared_bytes(t);
-  if (row.inputs == 0) return fwd_plain_shared_bytes(t);
-  return masks_scores(row) ? fwd_masked_shared_bytes(t) : fwd_varlen_shared_bytes(t);
+  const bool elastic = (kKernels[kernel].needs & kHasElastic) != 0;
+  return elastic && t.decoupled && !on_blocks(p) ? 0 : sm90_shared_bytes(kKernels[kernel], t);
 }
-// The same of the problem's kernel of the backward.
-int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
+// The same of the problem's kernel of the backward. The masked one has registers for all scores
+// with some tiles alone.
+int bwd_bytes(const Problem& p, const BwdShape& s) {
   const int kernel = sm90_kernel(p);
   if (kernel < 0) return 0;
   const KernelRow& row = kKernels[kernel];
-  if (row.has(trait::bias_tiles)) return bwd_bias_shared_bytes(s);
-  if (row.stem == Stem::bwd_dkv_dist) return bwd_elastic_shared_bytes(s);
-  if (row.stem == Stem::bwd_dkv || row.has(trait::one_row) || (row.inputs & ~kHasSink) == 0 ||
-      (row.needs & kHasEntmax) != 0)
-    return bwd_plain_shared_bytes(s);
-  if (masks_scores(row))
-    return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
-  return (row.inputs & kHasSoftcap) == 0 || has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s)
-                                                                        : 0;
+  const bool masked = masks_scores(row) && !row.has(trait::bias_tiles | trait::one_row);
+  if (masked && !has_masked_scores(s) && (p.inputs() & kScores) != 0) return 0;
+  return sm90_shared_bytes(row, s);
 }
 
 // Why a tile for heads of d does not take the alpha of entmax; "" if it does. An alpha other than
@@ -119,7 +102,7 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   const KernelRow& kernel = kKernels[of_tile >= 0 ? of_tile : of_problem];
   if (!caps.disabled.empty() && is_disabled(caps, kernel_name(kernel)))
     return text("its kernel %s is %s", short_kernel_name(kernel).c_str(), kDisabled);
-  const int bytes = sm90_fwd_bytes(p, of_tile, t);
+  const int bytes = fwd_bytes(p, of_tile, t);
   if (bytes == 0) return no_kernel(p, t);
   const String slower = sm90_slower({p, caps, &kernel, &t});
   if (!slower.empty()) return slower;
@@ -139,9 +122,9 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
                        : p.normalizer == Normalizer::entmax  ? kSupportShapes[support_row(p)].name
                                                              : "";
   if (is_disabled(caps, beside)) return text("the tile %s beside it is %s", beside, kDisabled);
-  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
+  if (bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
   const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
-  return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
+  return no_room(caps, std::max(bwd_bytes(p, s), dq), kBwdThreads);
 }
 
 // The first row from `begin` to `end` that is taken; -1: none is.
@@ -341,7 +324,7 @@ void Sm90Planner::form(Launch* launch) const {
       const FwdTile t = sm90_fwd_tile(p, row_);
       launch->kernel = sm90_fwd_kernel(p, caps, t);
       return set(row_, Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda},
-                 sm90_fwd_bytes(p, launch->kernel, t));
+                 fwd_bytes(p, launch->kernel, t));
     }
     case Stem::pack_bias:
       if (sm90_has(p, trait::f32_bias)) launch->kernel = kernel(launch->stem, trait::f32_bias);
@@ -372,7 +355,7 @@ void Sm90Planner::form(Launch* launch) const {
       const BwdShape& s = kBwdShapes[row_];
       launch->kernel = sm90_kernel(p);
       set(row_, Tile{s.name, s.br, s.bc, kWarpgroups, 128, 0, 0, s.d, TileOn::cuda},
-          sm90_bwd_bytes(p, s));
+          bwd_bytes(p, s));
       launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
       return;
     }

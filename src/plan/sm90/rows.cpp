@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "heuristics.h"
+#include "kernel_tiles.h"
 #include "plan/planner.h"
 
 namespace tandem {
@@ -60,9 +61,8 @@ int sm90_fwd_kernel(const Problem& p, const Caps& caps, const FwdTile& t) {
   const int kernel = sm90_kernel(p);
   if (kernel < 0) return -1;
   const KernelRow& row = kKernels[kernel];
-  if (t.decoupled) return row.has(trait::one_row) ? kernel : sm90_with(p, kernel, trait::decoupled);
-  if (t.bias) return sm90_with(p, kernel, trait::rows_192);
-  if (row.inputs == 0 && fwd_has_wide_heads(t)) return sm90_with(p, kernel, trait::wide_heads);
+  if (const uint32_t traits = fwd_tile_traits(row, t)) return sm90_with(p, kernel, traits);
+  if (t.decoupled) return kernel;
   const int scaled = sm90_with(p, kernel, trait::scales_q);
   if (scaled >= 0 && fwd_scales_q(t) && has_exact_scale(p.scale) &&
       !is_disabled(caps, kernel_name(kKernels[scaled])))

@@ -361,7 +361,7 @@ constexpr int bwd_masked_shared_bytes(const BwdShape& s) {
 }
 // Largest cluster that every device allows, in workgroups.
 constexpr int kMaxCluster = 8;
-// Workgroups of a cluster of BiasForm::slices.
+// Workgroups of a cluster of trait::slices.
 constexpr int kSliceCluster = 4;
 
 // The dQ accumulator, f32: for each query head of the batch, blocks of 64 rows x 64 features,

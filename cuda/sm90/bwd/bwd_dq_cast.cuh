@@ -2,6 +2,8 @@
 // bwd_dq_cast: the dQ postprocess as a kernel of its own. It scales and rounds the dQ accumulator
 // of bwd_dkv_dq to d_q. A block of 64 x 64 sums passes through shared memory, from the order of
 // accumulators to rows. The last workgroups may do the work of bwd_head_sums.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_DQ_CAST_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_DQ_CAST_CUH
 #include "../../parts/bwd_head_sums.cuh"
 #include "../../parts/extra.cuh"
 #include "../../parts/tensor.cuh"
@@ -104,13 +106,13 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
     grid_dependency_wait();
 }
 
-}  // namespace
-
-Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype) {
-  if (dtype == TANDEM_F16) return bwd_dq_cast<Half>;
-  return dtype == TANDEM_BF16 ? bwd_dq_cast<Bfloat> : nullptr;
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return bwd_dq_cast<T>;
 }
 
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

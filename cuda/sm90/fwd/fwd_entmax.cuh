@@ -14,6 +14,8 @@
 // far below, and thresholds beyond +-kFarThreshold are relative to the largest score of the row.
 // Such a row gives up its list, and its bound becomes NaN. One pass then finds its largest score,
 // and later passes subtract that from all its scores.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_ENTMAX_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_ENTMAX_CUH
 #include <cstring>
 
 #include "entmax.cuh"
@@ -403,10 +405,11 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
   }
 }
 
-template <typename T, int ROW, bool FAST>
-__global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
+template <typename T, int TILE, typename Row>
+__global__ void __launch_bounds__(FwdShape<TILE>::tile.threads(), 1)
     fwd_entmax(const __grid_constant__ FwdOptionalParams params) {
-  using S = EntmaxShape<ROW>;
+  constexpr bool FAST = FastAlpha<Row>::kFast;
+  using S = EntmaxShape<TILE>;
   const FwdSharedStorage<S> shared = begin_kernel<S>(
       params, [](const FwdSharedStorage<S>& storage) { Search<S>(storage).init(); });
   if (threadIdx.x < 128) {
@@ -418,36 +421,13 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
   }
 }
 
-template <typename T, int ROW = 0>
-Kernel<FwdOptionalParams> select(const char* name, bool fast) {
-  if constexpr (ROW < kFwdTileCount) {
-    if constexpr (fwd_entmax_shared_bytes(kFwdTiles[ROW]) > 0)
-      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) {
-        if (fast) return fwd_entmax<T, ROW, true>;
-        if constexpr (kFwdTiles[ROW].d == 128) return fwd_entmax<T, ROW, false>;
-      }
-    return select<T, ROW + 1>(name, fast);
-  } else {
-    return nullptr;
-  }
-}
-
-Kernel<FwdOptionalParams> select(tandem_dtype dtype, const char* tile, bool fast) {
-  if (!tile) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(tile, fast);
-  if (dtype == TANDEM_BF16) return select<Bfloat>(tile, fast);
-  return nullptr;
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return fwd_entmax<T, TILE, Row>;
 }
 
 }  // namespace
-
-Kernel<FwdOptionalParams> fwd_entmax_kernel(tandem_dtype dtype, const char* tile) {
-  return select(dtype, tile, true);
-}
-Kernel<FwdOptionalParams> fwd_entmax_any_kernel(tandem_dtype dtype, const char* tile) {
-  return select(dtype, tile, false);
-}
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

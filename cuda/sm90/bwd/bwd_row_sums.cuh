@@ -3,21 +3,23 @@
 // block of 64 rows and each tile of keys, so that bwd_dkv_dq skips tiles without support. A
 // workgroup keeps Q and dO of 64 rows for each of its consumer warpgroups and visits the keys once.
 // S and dP are its only products.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_ROW_SUMS_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_ROW_SUMS_CUH
 #include "../../parts/mask.cuh"
 #include "../../parts/zeros.cuh"
 #include "../fwd/main_loop.cuh"
 #include "../numerics.cuh"
+#include "../params.h"
 #include "far_rows.cuh"
-#include "kernels.h"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 namespace {
 
-template <int ROW>
+template <int TILE>
 struct RowSharedStorage {
-  static constexpr SupportShape S = kSupportShapes[ROW];
+  static constexpr SupportShape S = kSupportShapes[TILE];
   static constexpr int kPanels = S.d / 64, kQPanel = S.warpgroups * 64 * kPanelBytes,
                        kKPanel = S.bc * kPanelBytes;
   static constexpr int kAtK = support_at_k(S), kAtWords = support_at_words(S),
@@ -46,11 +48,11 @@ struct Rows {
   TandemTiles span;
 };
 
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE void load_keys(const BwdRowSumsParams& params, const Rows& at,
-                             const RowSharedStorage<ROW>& shared) {
-  constexpr SupportShape S = kSupportShapes[ROW];
-  constexpr int kPanels = RowSharedStorage<ROW>::kPanels;
+                             const RowSharedStorage<TILE>& shared) {
+  constexpr SupportShape S = kSupportShapes[TILE];
+  constexpr int kPanels = RowSharedStorage<TILE>::kPanels;
   const int head_kv = at.head / params.block.group;
   tma_load_tile<kPanels>(shared.q(), &params.q, shared.rows_full(), 64 * S.warpgroups, at.row0,
                          at.head, at.batch);
@@ -68,11 +70,11 @@ TANDEM_DEVICE void load_keys(const BwdRowSumsParams& params, const Rows& at,
   }
 }
 
-template <typename T, int ROW, bool FAST>
+template <typename T, int TILE, bool FAST>
 TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
-                               const RowSharedStorage<ROW>& shared) {
-  constexpr SupportShape S = kSupportShapes[ROW];
-  using M = RowSharedStorage<ROW>;
+                               const RowSharedStorage<TILE>& shared) {
+  constexpr SupportShape S = kSupportShapes[TILE];
+  using M = RowSharedStorage<TILE>;
   constexpr int N = S.bc, D = S.d;
   const BwdRowSumsBlock& u = params.block;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
@@ -172,11 +174,12 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
   }
 }
 
-template <typename T, int ROW, bool FAST>
-__global__ void __launch_bounds__(kSupportShapes[ROW].threads(), 1)
+template <typename T, int TILE, typename Row>
+__global__ void __launch_bounds__(kSupportShapes[TILE].threads(), 1)
     bwd_row_sums(const __grid_constant__ BwdRowSumsParams params) {
-  constexpr SupportShape S = kSupportShapes[ROW];
-  using M = RowSharedStorage<ROW>;
+  constexpr bool FAST = FastAlpha<Row>::kFast;
+  constexpr SupportShape S = kSupportShapes[TILE];
+  using M = RowSharedStorage<TILE>;
   const BwdRowSumsBlock& u = params.block;
   Place place;
   if (!find_place(u.tiles, u.total, u.heads_q, &place)) return;
@@ -205,24 +208,17 @@ __global__ void __launch_bounds__(kSupportShapes[ROW].threads(), 1)
                 uint64_t(u.total) * 96);
   } else {
     warpgroup_reg_alloc<M::kConsumer>();
-    reduce_rows<T, ROW, FAST>(params, at, shared);
+    reduce_rows<T, TILE, FAST>(params, at, shared);
   }
 }
 
-template <typename T>
-Kernel<BwdRowSumsParams> select(int row, bool fast) {
-  if (row == 0 && fast) return bwd_row_sums<T, 0, true>;
-  if (row == 1) return fast ? bwd_row_sums<T, 1, true> : bwd_row_sums<T, 1, false>;
-  return nullptr;
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return bwd_row_sums<T, TILE, Row>;
 }
 
 }  // namespace
-
-Kernel<BwdRowSumsParams> bwd_row_sums_kernel(tandem_dtype dtype, int row, bool fast) {
-  if (dtype == TANDEM_F16) return select<Half>(row, fast);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(row, fast) : nullptr;
-}
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

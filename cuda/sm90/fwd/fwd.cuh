@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which producer and which main loop the variants of fwd.cu have.
-#ifndef TANDEM_CUDA_SM90_FWD_ROLES_CUH
-#define TANDEM_CUDA_SM90_FWD_ROLES_CUH
+// fwd on Hopper: the kernels without optional inputs, with a dense bias, and with lengths, sinks,
+// softcap and ALiBi: which producer and which main loop each has.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_CUH
+#include <type_traits>
+
 #include "kernel.cuh"
 #include "main_loop_bias_192_rows.cuh"
 #include "main_loop_wide_heads.cuh"
@@ -13,10 +16,8 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <>
-struct FwdRoles<FwdVariant::plain> {
+struct PlainRoles {
   static constexpr bool kDependentLaunch = true;
-  static constexpr bool has_tile(const FwdTile& t) { return !t.bias; }
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
   template <typename S>
@@ -43,11 +44,9 @@ struct FwdRoles<FwdVariant::plain> {
   }
 };
 
-template <>
-struct FwdRoles<FwdVariant::bias> {
+struct BiasRoles {
   // produce_bias() and produce_bias_192() do this later.
   static constexpr bool kDependentLaunch = false;
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_bias_shared_bytes(t) > 0; }
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
   template <typename S>
@@ -71,15 +70,9 @@ struct FwdRoles<FwdVariant::bias> {
       main_loop_ping_pong<BiasScore<T, S, FwdBiasParams>, T>(params, shared);
   }
 };
-template <>
-struct FwdRoles<FwdVariant::scaled_bias> : FwdRoles<FwdVariant::bias> {
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_scales_q(t); }
-};
 
-template <>
-struct FwdRoles<FwdVariant::softcap_alibi> {
+struct VarlenRoles {
   static constexpr bool kDependentLaunch = true;
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_varlen_shared_bytes(t) > 0; }
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
   template <typename S>
@@ -96,10 +89,13 @@ struct FwdRoles<FwdVariant::softcap_alibi> {
     main_loop_ping_pong<VarlenScore<T, S, FwdOptionalParams>, T>(params, shared);
   }
 };
-template <>
-struct FwdRoles<FwdVariant::varlen> : FwdRoles<FwdVariant::softcap_alibi> {
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_has_varlen_alone(t); }
-};
+
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  using Optional = std::conditional_t<Row::has(trait::bias_tiles), BiasRoles, VarlenRoles>;
+  using Roles = std::conditional_t<Row::inputs == 0, PlainRoles, Optional>;
+  return fwd<T, TILE, Row, Roles, Params>;
+}
 
 }  // namespace
 }  // namespace sm90

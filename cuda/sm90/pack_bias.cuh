@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // pack_bias: copies a dense bias that TMA cannot read to rows that it can. It is bound by memory: a
 // thread stores 16 bytes, and loads them in as few parts as their address allows.
-#include "pack_bias.h"
+#ifndef TANDEM_CUDA_SM90_PACK_BIAS_CUH
+#define TANDEM_CUDA_SM90_PACK_BIAS_CUH
+#include "kernels/traits.h"
+#include "params.h"
 #include "ptx/base.cuh"
 
 namespace tandem {
@@ -74,10 +77,13 @@ __global__ void __launch_bounds__(kLineGroup)
   to[1] = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return Row::has(trait::f32_bias) ? pack_f32_bias : pack_bias;
+}
+
 }  // namespace
-
-Kernel<PackBiasParams> pack_bias_kernel(bool f32) { return f32 ? pack_f32_bias : pack_bias; }
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

@@ -4,6 +4,8 @@
 // ds = p M dp - delta p is linear in delta, which is known only at the end: d_q = sum p M dp k -
 // delta sum p k. A workgroup keeps Q and dO of 128 queries, 64 for each of two warpgroups, and
 // takes K and V tile by tile. p and p M dp are A operands as they lie in registers.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_ROW_SUMS_DQ_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_ROW_SUMS_DQ_CUH
 #include "variant_elastic.cuh"
 
 namespace tandem {
@@ -17,9 +19,9 @@ struct RowWorkTile {
   TandemTiles span;
 };
 
-template <int ROW>
+template <int TILE>
 struct RowDqSharedStorage {
-  static constexpr RowShape S = kRowShapes[ROW];
+  static constexpr RowShape S = kRowShapes[TILE];
   static constexpr int kPanels = S.d / 64, kQPanel = S.br * 128, kKPanel = S.bc * 128;
   static constexpr int kAtK = row_at_k(S), kAtDist = row_at_dist(S),
                        kAtBarriers = row_at_barriers(S);
@@ -40,11 +42,11 @@ struct RowDqSharedStorage {
 // Window of the distance bias; 0: there is none.
 TANDEM_DEVICE int dist_window(const BwdRowSumsDqParams& params) { return params.extra.dist_window; }
 
-template <int ROW>
+template <int TILE>
 TANDEM_DEVICE void load_keys(const BwdRowSumsDqParams& params, const RowWorkTile& work,
-                             const RowDqSharedStorage<ROW>& memory) {
-  constexpr RowShape S = kRowShapes[ROW];
-  using M = RowDqSharedStorage<ROW>;
+                             const RowDqSharedStorage<TILE>& memory) {
+  constexpr RowShape S = kRowShapes[TILE];
+  using M = RowDqSharedStorage<TILE>;
   const BwdRowSumsDqBlock& u = params.block;
   const int lane = int(threadIdx.x) % 32, head_kv = work.head / u.group;
   const int window = dist_window(params);
@@ -87,11 +89,11 @@ TANDEM_DEVICE void load_keys(const BwdRowSumsDqParams& params, const RowWorkTile
   }
 }
 
-template <typename T, int ROW>
+template <typename T, int TILE>
 TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWorkTile& work,
-                                  const RowDqSharedStorage<ROW>& memory) {
-  constexpr RowShape S = kRowShapes[ROW];
-  using M = RowDqSharedStorage<ROW>;
+                                  const RowDqSharedStorage<TILE>& memory) {
+  constexpr RowShape S = kRowShapes[TILE];
+  using M = RowDqSharedStorage<TILE>;
   constexpr int BC = S.bc, D = S.d, kQPanel = M::kQPanel, kKPanel = M::kKPanel;
   const BwdRowSumsDqBlock& u = params.block;
   const int warpgroup = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
@@ -264,10 +266,10 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
                    work.row0 + 64 * warpgroup, u.seq_q, 0, u.head_dim);
 }
 
-template <typename T, int ROW>
+template <typename T, int TILE, typename Row>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_row_sums_dq(const __grid_constant__ BwdRowSumsDqParams params) {
-  constexpr RowShape S = kRowShapes[ROW];
+  constexpr RowShape S = kRowShapes[TILE];
   const BwdRowSumsDqBlock& u = params.block;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
@@ -275,7 +277,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   work.batch = at.batch, work.head = at.head, work.row0 = at.tile * S.br;
   work.band = mask_band(u);
   work.span = tandem_key_tiles(work.band, work.row0, S.br, S.bc, u.seq_q, u.seq_kv);
-  const RowDqSharedStorage<ROW> memory{shared_address(aligned_shared_memory())};
+  const RowDqSharedStorage<TILE> memory{shared_address(aligned_shared_memory())};
   if (threadIdx.x == 0) {
     mbarrier_init(memory.rows_full(), 1);
     for (int stage = 0; stage < S.stages; ++stage) {
@@ -296,22 +298,17 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         reinterpret_cast<uint*>(params.zeroed)[n] = 0;
   } else {
     warpgroup_reg_alloc<Plain::Registers::kConsumer>();
-    main_loop_rows<T, ROW>(params, work, memory);
+    main_loop_rows<T, TILE>(params, work, memory);
   }
 }
 
-template <typename T>
-Kernel<BwdRowSumsDqParams> select(int row) {
-  return row == 0 ? bwd_row_sums_dq<T, 0> : row == 1 ? bwd_row_sums_dq<T, 1> : nullptr;
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return bwd_row_sums_dq<T, TILE, Row>;
 }
 
 }  // namespace
-
-Kernel<BwdRowSumsDqParams> bwd_row_sums_dq_kernel(tandem_dtype dtype, int row) {
-  if (dtype == TANDEM_F16) return select<Half>(row);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
-}
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

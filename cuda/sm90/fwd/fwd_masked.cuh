@@ -3,6 +3,8 @@
 // to 128. Warp 0 is the TMA producer. Warps 1 to 3 produce the mask bitmap (mask_bitmap.cuh) of key
 // tiles, in the order in which the KV loop visits them. They skip a tile that keeps nothing, and no
 // other warp sees it. The consumer warpgroups read from each stage which tile it has.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_MASKED_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_MASKED_CUH
 #include "../mask_bitmap.cuh"
 #include "kernel.cuh"
 #include "score_varlen.cuh"
@@ -206,10 +208,8 @@ struct MaskedScore : ScorePolicy<T, S> {
   }
 };
 
-template <>
-struct FwdRoles<FwdVariant::masked> {
+struct MaskedRoles {
   static constexpr bool kDependentLaunch = false;
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_masked_shared_bytes(t) > 0; }
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>& shared) {
     static_assert(S::Q_STAGES == 2 && S::N == kMaskKeys, "as it is written");
@@ -230,12 +230,13 @@ struct FwdRoles<FwdVariant::masked> {
   }
 };
 
-}  // namespace
-
-Kernel<FwdOptionalParams> fwd_masked_kernel(tandem_dtype dtype, const char* tile) {
-  return select_kernel<FwdVariant::masked, FwdOptionalParams>(dtype, tile);
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return fwd<T, TILE, Row, MaskedRoles, Params>;
 }
 
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

@@ -2,9 +2,10 @@
 // bwd_dkv_dq of entmax, head sizes up to 128: y = x u and ds = u (dp - delta), where x = [z - t]_+.
 // The threshold t is in lse's place. delta comes from bwd_row_sums, which also says which tiles
 // hold support. With alpha = 1.5, u = x.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_ENTMAX_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_ENTMAX_CUH
 #include "../numerics.cuh"
 #include "dkv_dq.cuh"
-#include "select.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -13,9 +14,9 @@ namespace {
 
 // Iterator of the Q loop: the query tiles that have support in this workgroup's keys. A warp reads
 // the bits of 32 tiles at a time.
-template <int ROW>
+template <int TILE>
 struct SupportQTiles {
-  static constexpr int kBr = kBwdShapes[ROW].br, kBlocks = kBr / 64;
+  static constexpr int kBr = kBwdShapes[TILE].br, kBlocks = kBr / 64;
   const BwdDkvDqEntmaxParams& params;
   const BwdWorkTile& work;
   int from = 0;   // query tile of the first bit of `live`
@@ -64,29 +65,31 @@ struct SupportQTiles {
 
 template <bool FAST>
 struct Entmax : Plain {
+  static constexpr bool kLazyZero = false, kFarBefore = false, kPersistent = false;
   using Params = BwdDkvDqEntmaxParams;
   static constexpr bool kAnyOrder = false;  // SupportQTiles counts upwards
   static constexpr float kLse = 1.f;
-  template <int ROW>
-  using QTiles = SupportQTiles<ROW>;
+  template <int TILE>
+  using QTiles = SupportQTiles<TILE>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE int interleaved_heads(const Params& params) {
     return params.interleaved_heads;
   }
-  template <int ROW>
-  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Entmax>&) {}
-  template <int ROW>
+  template <int TILE>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Entmax>&) {}
+  template <int TILE>
   struct Loader {
-    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<ROW, Entmax>&) {}
+    TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&, const BwdSharedStorage<TILE, Entmax>&) {
+    }
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   struct Consumer {
-    static constexpr int BR = kBwdShapes[ROW].br;
+    static constexpr int BR = kBwdShapes[TILE].br;
     const Params& params;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile&,
-                           const BwdSharedStorage<ROW, Entmax>&)
+                           const BwdSharedStorage<TILE, Entmax>&)
         : params(params) {}
     // Turns scores into x.
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float, uint origin, int, int) {
@@ -139,29 +142,18 @@ struct Entmax : Plain {
     TANDEM_DEVICE void signal_ds() {}
     TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
   };
-  template <typename T, int ROW>
+  template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
-                                          const BwdSharedStorage<ROW, Entmax>&) {}
+                                          const BwdSharedStorage<TILE, Entmax>&) {}
 };
 
-struct EntmaxKernels {
-  using Params = BwdDkvDqEntmaxParams;
-  template <typename T, int ROW>
-  static Kernel<Params> kernel(bool fast) {
-    if constexpr (!kBwdShapes[ROW].wide) {
-      if (fast) return bwd_dkv_dq<T, ROW, Entmax<true>, true, true>;
-      if constexpr (kBwdShapes[ROW].d == 128) return bwd_dkv_dq<T, ROW, Entmax<false>, true, true>;
-    }
-    return nullptr;
-  }
-};
-
-}  // namespace
-
-Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast) {
-  return select_kernel<EntmaxKernels>(dtype, row, fast);
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return bwd_dkv_dq<T, TILE, Row, Entmax<!Row::has(trait::any_alpha)>>;
 }
 
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

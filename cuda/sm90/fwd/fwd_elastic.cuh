@@ -5,6 +5,8 @@
 // the keys at which the passes meet is kept. Each warpgroup has a copy of the distance bias of its
 // head in shared memory, with zeros around it, so that no element needs a test. With a causal mask,
 // distances below 0 have minus infinity there, so that the loops have no code for masks.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_ELASTIC_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_ELASTIC_CUH
 #include <cstring>
 
 #include "main_loop_elastic_decoupled.cuh"
@@ -323,10 +325,10 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
   }
 }
 
-template <typename T, int ROW>
-__global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
+template <typename T, int TILE, typename Row>
+__global__ void __launch_bounds__(ElasticShape<TILE>::tile.threads(), 1)
     fwd_elastic(const __grid_constant__ FwdOptionalParams params) {
-  using S = ElasticShape<ROW>;
+  using S = ElasticShape<TILE>;
   const ElasticStorage<S> storage{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&params.q);
@@ -353,26 +355,13 @@ __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
   }
 }
 
-template <typename T, int ROW = 0>
-Kernel<FwdOptionalParams> select(const char* name) {
-  if constexpr (ROW < kFwdTileCount) {
-    if constexpr (fwd_elastic_shared_bytes(kFwdTiles[ROW]) <= kMaxShared)
-      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd_elastic<T, ROW>;
-    return select<T, ROW + 1>(name);
-  } else {
-    return nullptr;
-  }
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return fwd_elastic<T, TILE, Row>;
 }
 
 }  // namespace
-
-Kernel<FwdOptionalParams> fwd_elastic_kernel(tandem_dtype dtype, const char* tile) {
-  if (!tile) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(tile);
-  if (dtype == TANDEM_BF16) return select<Bfloat>(tile);
-  return nullptr;
-}
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

@@ -10,10 +10,11 @@
 // there one warpgroup has d_v and the other d_k.
 //
 // With softcap the weights in P are those of capped scores, and dS has its derivative besides.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_DKV_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_DKV_CUH
 #include "../../parts/bwd_head_sums.cuh"
 #include "../softcap.cuh"
 #include "dq.cuh"
-#include "select.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -21,32 +22,32 @@ namespace sm90 {
 namespace {
 
 // The part of a variant (variant_plain.cuh) that load_tiles() needs.
-struct WideHeads {
+struct WideHeads : BwdVariant {
   using Params = BwdDkvWithDqParams;
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kLse = kLog2e;
-  template <int ROW>
-  using QTiles = AllQTiles<ROW>;
-  template <int ROW>
+  template <int TILE>
+  using QTiles = AllQTiles<TILE>;
+  template <int TILE>
   struct Loader {
     TANDEM_DEVICE Loader(const Params&, const BwdWorkTile&,
-                         const BwdSharedStorage<ROW, WideHeads>&) {}
+                         const BwdSharedStorage<TILE, WideHeads>&) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
 };
 
-template <typename T, int ROW, bool SOFTCAP>
+template <typename T, int TILE, bool SOFTCAP>
 TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile& work,
-                             const BwdSharedStorage<ROW, WideHeads>& memory) {
-  constexpr BwdShape S = kBwdShapes[ROW];
+                             const BwdSharedStorage<TILE, WideHeads>& memory) {
+  constexpr BwdShape S = kBwdShapes[TILE];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
   constexpr bool kApart = D == 192;  // one warpgroup has d_v, the other d_k
   constexpr int N = kApart ? D : D / 2;
   static_assert(BR == 128 && BC == 64 && S.ds_stages == 1, "what is written below");
   const BwdDkvBlock& u = params.block;
-  const Barriers<ROW> barriers(memory.barriers());
+  const Barriers<TILE> barriers(memory.barriers());
   const int warpgroup = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
   const int lane = int(threadIdx.x) % 32;
   const uint own = uint(warpgroup) * 64 * 128;  // this warpgroup's queries in a panel
@@ -159,7 +160,7 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
   }
   // K and V are free when both warpgroups are done.
   named_barrier_sync<kDsRead>(256);
-  const uint stage = memory.k() + warpgroup * BwdSharedStorage<ROW, WideHeads>::kKBytes;
+  const uint stage = memory.k() + warpgroup * BwdSharedStorage<TILE, WideHeads>::kKBytes;
   const auto store = [&](const auto& x, bool is_k, int column) {
     const uint64_t to = is_k ? params.push.d_k : params.push.d_v;
     if (to)
@@ -174,25 +175,25 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
   }
 }
 
-template <typename T, int ROW, int DQ_ROW, bool SOFTCAP>
+template <typename T, int TILE, int DQ_ROW, bool SOFTCAP>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv(const __grid_constant__ BwdDkvWithDqParams params) {
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index < params.block.total) {
-    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvBlock& u = params.block;
     BwdWorkTile work;
     find_work_tile(u, S, 1, 0, workgroup_index(), &work);
     work.reversed = reverses_q_loop(u);
-    const BwdSharedStorage<ROW, WideHeads> memory{shared_address(aligned_shared_memory())};
-    if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
+    const BwdSharedStorage<TILE, WideHeads> memory{shared_address(aligned_shared_memory())};
+    if (threadIdx.x == 0) Barriers<TILE>(memory.barriers()).init();
     __syncthreads();
     if (threadIdx.x < 128) {
       warpgroup_reg_dealloc<Plain::Registers::kProducer>();
       if (threadIdx.x < 32) load_tiles(params, work, memory);
     } else {
       warpgroup_reg_alloc<Plain::Registers::kConsumer>();
-      main_loop<T, ROW, SOFTCAP>(params, work, memory);
+      main_loop<T, TILE, SOFTCAP>(params, work, memory);
     }
   } else {
     DqWorkTile work;
@@ -225,22 +226,22 @@ constexpr int dq_row(int row) {
   return -1;
 }
 
-struct WideHeadsKernels {
-  using Params = BwdDkvWithDqParams;
-  template <typename T, int ROW>
-  static Kernel<Params> kernel(bool softcap) {
-    if constexpr (kBwdShapes[ROW].wide)
-      return softcap ? bwd_dkv<T, ROW, dq_row(ROW), true> : bwd_dkv<T, ROW, dq_row(ROW), false>;
-    return nullptr;
-  }
-};
-
-}  // namespace
-
-Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row, bool softcap) {
-  return select_kernel<WideHeadsKernels>(dtype, row, softcap);
+// The row of kBwdShapes of the same tile, which serves bwd_dq alone as well.
+constexpr int dkv_row(int dq) {
+  int n = 0;
+  while (dq_row(n) != dq) ++n;
+  return n;
 }
 
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  constexpr bool ALONE = Row::stem == Stem::bwd_dq;
+  constexpr int DKV = ALONE ? dkv_row(TILE) : TILE, DQ = ALONE ? TILE : dq_row(TILE);
+  return bwd_dkv<T, DKV, DQ, (Row::inputs & kHasSoftcap) != 0>;
+}
+
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv_dq with a dense bias and its gradient, head sizes up to 128.
+#ifndef TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_BIAS_CUH
+#define TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_BIAS_CUH
 #include "variant_bias.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
+namespace {
 
-Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, BiasForm form) {
-  using Kernels =
-      BiasKernels<BiasForm::whole, BiasForm::passes, BiasForm::postprocess, BiasForm::slices>;
-  return select_kernel<Kernels>(dtype, row, form);
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return bwd_dkv_dq_bias<T, TILE, Row>;
 }
 
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

@@ -2,6 +2,8 @@
 // fwd on Hopper with a bias of one row for all queries, lengths and a sink. In the producer
 // warpgroup, warp 0 loads by TMA, warp 1 fills the stages of the row, and the others write rows
 // that see no key.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_ROW_BIAS_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_ROW_BIAS_CUH
 #include "kernel.cuh"
 #include "score_row_bias.cuh"
 
@@ -10,10 +12,8 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <>
-struct FwdRoles<FwdVariant::row_bias> {
+struct RowBiasRoles {
   static constexpr bool kDependentLaunch = true;
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_row_bias_shared_bytes(t) > 0; }
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>& shared) {
     RowBiasStages<S>(shared).init();
@@ -35,12 +35,13 @@ struct FwdRoles<FwdVariant::row_bias> {
   }
 };
 
-}  // namespace
-
-Kernel<FwdOptionalParams> fwd_row_bias_kernel(tandem_dtype dtype, const char* tile) {
-  return select_kernel<FwdVariant::row_bias, FwdOptionalParams>(dtype, tile);
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return fwd<T, TILE, Row, RowBiasRoles, Params>;
 }
 
+}  // namespace
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif
