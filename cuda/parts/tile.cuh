@@ -3,7 +3,7 @@
 // of shaders/parts/tile.glsl.
 #ifndef TANDEM_CUDA_PARTS_TILE_CUH
 #define TANDEM_CUDA_PARTS_TILE_CUH
-#include "plan/tiles.h"
+#include "plan/simt/tiles.h"
 #include "tensor.cuh"
 
 namespace tandem {
@@ -12,8 +12,8 @@ namespace cuda {
 // ---- the tile -----------------------------------------------------------------------------------
 
 template <int ROW>
-struct Shape {  // a row of tiles.inc
-  static constexpr Tile tile = kTiles[ROW];
+struct Shape {  // a row of plan/simt/tiles.inc
+  static constexpr Tile tile = kSimtTiles[ROW];
   static constexpr int M = tile.br, N = tile.bc, TR = tile.tr, TC = tile.tc;
   static constexpr int DK = tile.dk, KC = tile.kc;
   static constexpr int WG = TR * TC;

@@ -23,7 +23,7 @@ constexpr int widest_blocks(const Tile& tile) {
 
 template <typename Family, typename T, int ROW, int WIDTH>
 typename Family::Pointer select_width(bool wide, int blocks) {
-  constexpr Tile tile = kTiles[ROW];
+  constexpr Tile tile = kSimtTiles[ROW];
   if constexpr (WIDTH < 3) {
     if constexpr (kWidths[WIDTH] <= tile.max_d && kWidths[WIDTH] >= tile.block_cols()) {
       constexpr int built = kWidths[WIDTH] / tile.block_cols();
@@ -39,10 +39,9 @@ typename Family::Pointer select_width(bool wide, int blocks) {
 
 template <typename Family, typename T, int ROW>
 typename Family::Pointer select_row(const char* name, bool wide, int blocks) {
-  if constexpr (ROW < kTileCount) {
-    if constexpr (tile_on(kTiles[ROW], TileOn::cuda))
-      if (std::strcmp(name, kTiles[ROW].name) == 0)
-        return select_width<Family, T, ROW, 0>(wide, blocks);
+  if constexpr (ROW < kSimtTileCount) {
+    if (std::strcmp(name, kSimtTiles[ROW].name) == 0)
+      return select_width<Family, T, ROW, 0>(wide, blocks);
     return select_row<Family, T, ROW + 1>(name, wide, blocks);
   } else {
     return nullptr;

@@ -5,7 +5,7 @@
 #include "../parts/tile.cuh"
 #include "f32.cuh"
 #include "kernels.h"
-#include "plan/tiles.h"
+#include "plan/sm80/tiles.h"
 #include "problem/tile_range.h"
 
 namespace tandem {

@@ -26,6 +26,10 @@ struct CombineShape {
 // Floats of a row of o's parts: a whole number of chunks of every kernel that writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 
+// Where bwd_dkv_dq sums d_bias in slices of the batch: the pitch of a row of a slice's sums, whole
+// chunks of eight floats.
+constexpr int64_t bias_parts_pitch(int64_t seq_kv) { return (seq_kv + 7) / 8 * 8; }
+
 // Largest number of entries of d_dist_bias a head that bwd_dkv_dist forms. Each tile of keys
 // leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
