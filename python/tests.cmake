@@ -15,3 +15,4 @@ if(TANDEM_WITH_VULKAN AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
   # Mesa's older driver: a host process can load it.
   tandem_python_test(vulkan ${PROJECT_SOURCE_DIR}/tests/on-driver lavapipe25)
 endif()
+tandem_label_tests()

@@ -1,160 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Everything that runs on the Vulkan drivers that scripts/toolchain has.
-# The names of the rows of src/plan/coopmat/tiles.inc, list MATRIX or DOUBLED.
-function(tandem_matrix_rows out list)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/plan/coopmat/tiles.inc)
-  file(READ ${PROJECT_SOURCE_DIR}/src/plan/coopmat/tiles.inc rows)
-  string(REGEX MATCHALL "TANDEM_${list}_TILE\\([a-z0-9]+" rows "${rows}")
-  string(REPLACE "TANDEM_${list}_TILE(" "" rows "${rows}")
-  set(${out} ${rows} PARENT_SCOPE)
-endfunction()
-
+# Programs of their own on the Vulkan drivers that scripts/toolchain has, and compilers of GPUs that are not there. What the
+# parity suite runs on them is the table runs.cmake.
 if(TANDEM_WITH_VULKAN AND UNIX)
-  # The CPU's simd path comes along on one driver, for the tests of backend against backend. And so does the layer, here
-  # and with matrices below: sync is all of core and barriers beside it, and results are judged as without; without it run
-  # lavapipe25, swiftshader and parity.lavapipe26.<path>.
-  # A quarter of the kernels, one that has every row, as compiling all takes 15 minutes of a core; a GPU has all.
-  tandem_driver_test(parity.lavapipe26 lavapipe26+sync tandem_parity ${TANDEM_NO_MAGNITUDES})
-  set_tests_properties(parity.lavapipe26 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows;TANDEM_SHARD=3/4")
-  # On the matrix paths, what takes time is lavapipe's compiler, which goes by the products of matrices that stand in a
-  # kernel (docs/kernels/coopmat.md, "Drivers"). So the smoke tier runs with the tiles for little shared memory, and
-  # with those that a plan prefers the exact suite; validation.sync.<path> has the optional inputs and splits with these.
-  tandem_matrix_rows(rows MATRIX)
-  set(wide "")
-  foreach(row IN LISTS rows)
-    if("${row}n" IN_LIST rows)
-      list(APPEND wide ${row})
-    endif()
-  endforeach()
-  list(JOIN wide "," wide)
-  set(small "-tc=*every fill*")
-  foreach(path coopmat2 coopmat)
-    # Minutes each, so an eighth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all);
-    # and without cases that other tests judge on both paths (validation.sync.<path>,
-    # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
-    set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
-      "regression: biases*")
-    if(path STREQUAL "coopmat2")
-      list(APPEND others "regression: entries*")
-    endif()
-    list(JOIN others "," others)
-    tandem_driver_test(parity.lavapipe26.${path} lavapipe26 tandem_parity "${TANDEM_NO_MAGNITUDES},${others}")
-    set(part_coopmat2 0/8)
-    set(part_coopmat 1/12)
-    set_tests_properties(parity.lavapipe26.${path} PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}")
-    tandem_driver_test(parity.lavapipe26.${path}.wide lavapipe26 tandem_parity ${small})
-    set_tests_properties(parity.lavapipe26.${path}.wide PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
-  endforeach()
-  # These two take minutes of processor time for a part of the smoke tier: the exact suite, every
-  # optional input, and the rows with the most awkward masks. Of their kernels each has a sixth.
-  set(few "-tc=*every fill*,features: a few*,splits: a few*,regression: lse*,regression: sums*,rows that see no key*")
-  tandem_driver_test(parity.lavapipe25 lavapipe25 tandem_parity "${few}")
-  set_tests_properties(parity.lavapipe25 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0;TANDEM_SHARD=0/6")
-  tandem_driver_test(parity.swiftshader swiftshader tandem_parity ${few})
-  set_tests_properties(parity.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0,cpu/simd;TANDEM_SHARD=1/6")
-  # The lean tiles (src/plan/tiles.inc), each with a part of the same. t64l is t64k16l with deeper
-  # steps, for which no CPU driver has the shared memory.
-  set(others t64k32,t64k16,t32k16)
-  set(shard_of_t64k16l 0/2)
-  set(shard_of_t64r4l 1/3)
-  set(shard_of_t32l 2/3)
-  set(lean_rows t64r4l t64k16l t32l)
-  foreach(row IN LISTS lean_rows)
-    tandem_driver_test(parity.lavapipe26.${row} lavapipe26 tandem_parity ${few})
-    set_tests_properties(parity.lavapipe26.${row} PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_DISABLE=${others};TANDEM_SHARD=${shard_of_${row}}")
-    string(APPEND others ",${row}")
-  endforeach()
-  # The tiles of pairs come behind those on these drivers. They know no optional inputs, nor does the exact suite.
-  tandem_driver_test(parity.lavapipe26.pairs lavapipe26 tandem_parity ${small})
-  set_tests_properties(parity.lavapipe26.pairs PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_DISABLE=${others};TANDEM_SHARD=0/4")
-  # Instrumented shaders take a CPU driver minutes to compile: every kernel, but fewer kinds of it.
-  tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
-    "-tc=features: a few*,splits: a few*,regression: sums*,rows that see no key*")
-  set_tests_properties(validation.gpuav PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_ALL_ROWS=stems")
-  # What barriers order is the plan's, the same on both paths: coopmat2 has half of the kernels, coopmat a quarter.
-  foreach(path coopmat2 coopmat)
-    tandem_driver_test(validation.sync.${path} lavapipe26+sync tandem_parity
-      "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
-  endforeach()
-  set_tests_properties(validation.sync.coopmat2 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_SHARD=0/2")
-  set_tests_properties(validation.sync.coopmat PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_SHARD=1/4")
-  # Compilers of CPU drivers take longer than these cases: here those that share kernels.
-  set(magnitudes "-tc=magnitudes: few*,regression: magnitudes: one*,regression: magnitudes: a sink*")
-  tandem_driver_test(parity.magnitudes.lavapipe26 lavapipe26 tandem_parity ${magnitudes})
-  set_tests_properties(parity.magnitudes.lavapipe26 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar")
-  # SwiftShader takes minutes for each kernel. The matrix paths have these cases on a GPU alone.
-  set(magnitudes "-tc=regression: magnitudes: a sink*")
-  tandem_driver_test(parity.magnitudes.swiftshader swiftshader tandem_parity ${magnitudes})
-  set_tests_properties(parity.magnitudes.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0")
-  # Shapes that lavapipe does not list (vulkan/shapes/shapes.cmake). Products of elements are slow to compile: a sixteenth of
-  # the kernels of the shape that NVIDIA's GPUs list, and a forward of Intel's, whose backward the lean tiles have below.
-  tandem_driver_test(parity.lavapipe26.16x8x16 lavapipe26 tandem_shapes "-tc=splits: a few*,exact: backward*")
-  set_tests_properties(parity.lavapipe26.16x8x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/16")
-  tandem_driver_test(parity.lavapipe26.8x16x16 lavapipe26 tandem_shapes "-tc=splits: a few*")
-  set_tests_properties(parity.lavapipe26.8x16x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16")
-  # Tensor addressing, emulated as the shapes are.
-  tandem_driver_test(parity.lavapipe26.tensors lavapipe26 tandem_shapes "-tc=regression: rows by tensor*")
-  set_tests_properties(parity.lavapipe26.tensors PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=16x8x16,fwd64,fwd64n,fwd128,fwd128n,fwd16,fwd16w")
-  # Two batch entries at once, which tiles of wider heads take.
-  set(entries "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=${wide},dq64,dq64n,shared_ds")
-  tandem_driver_test(parity.lavapipe26.entries lavapipe26 tandem_parity "-tc=regression: entries*")
-  set_tests_properties(parity.lavapipe26.entries PROPERTIES ENVIRONMENT "${entries}")
-  # The matrix kernels in the form that the layer's check for races in shared memory can follow (mutation/races.cmake), and with
-  # defects.
-  foreach(kind tiles scratch)
-    tandem_driver_test(validation.gpuav.${kind}.entries lavapipe26+gpuav tandem_races_${kind} "-tc=regression: entries*")
-    set_tests_properties(validation.gpuav.${kind}.entries PROPERTIES ENVIRONMENT "${entries}")
-  endforeach()
-  # Minutes each, so the cases are shared out between the paths and the two kinds of shared memory.
-  tandem_driver_test(validation.gpuav.tiles.coopmat2 lavapipe26+gpuav tandem_races_tiles
-    "-tc=regression: tiles in turns*,regression: biases in turns*")
-  set_tests_properties(validation.gpuav.tiles.coopmat2 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=shared_ds")
-  tandem_driver_test(validation.gpuav.scratch.coopmat2 lavapipe26+gpuav tandem_races_scratch "-tc=regression: rows and sums*")
-  tandem_driver_test(validation.gpuav.scratch.coopmat lavapipe26+gpuav tandem_races_scratch
-    "-tc=regression: dropped tiles*,regression: biases in turns*")
-  # What barriers of the workgroup order is the same text on both paths. These programs have no modules of shared dS.
-  tandem_driver_test(broken.races.tiles lavapipe26+gpuav tandem_races_tiles_broken "-tc=regression: rows and sums*")
-  set_tests_properties(broken.races.tiles PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=shared_ds")
-  set(defects broken.races.tiles)
-  foreach(path coopmat2 coopmat)
-    tandem_driver_test(broken.races.scratch.${path} lavapipe26+gpuav tandem_races_scratch_broken "-tc=regression: rows and sums*")
-    list(APPEND defects broken.races.scratch.${path})
-    set_tests_properties(validation.gpuav.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=shared_ds")
-    # bwd_dkv with a tile by which a bias goes through the scratch ahead of its block.
-    set_tests_properties(broken.races.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=dkv64,shared_ds")
-  endforeach()
-  # Five kernels (where dS is shared bwd_dbias has no products), each dispatched twice, of which the layer takes six messages each.
-  set_tests_properties(${defects} PROPERTIES PASS_REGULAR_EXPRESSION "with-driver: 60 validation messages")
-  foreach(stem IN LISTS TANDEM_BROKEN)
-    foreach(path coopmat2 coopmat)
-      if(DEFINED ${path}_${stem}_from)
-        tandem_driver_test(broken.${stem}.lavapipe26.${path} lavapipe26 tandem_broken_${stem}
-                           "-tc=${TANDEM_BROKEN_MATRIX}")
-        set_tests_properties(broken.${stem}.lavapipe26.${path} PROPERTIES
-          ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_EXPECT_BROKEN=${stem}")
-      endif()
-    endforeach()
-  endforeach()
-  # Parts of the tier ci in which both suites notice all that the stem writes; a GPU has all parts.
-  set(broken_part_bwd_row_sums ";TANDEM_SHARD=2/3")
-  set(broken_part_bwd_dbias ";TANDEM_SHARD=2/3")
-  set(broken_part_bwd_sum_splits ";TANDEM_SHARD=0/3")
-  set(broken_part_bwd_head_sums ";TANDEM_SHARD=1/2")
-  foreach(stem IN LISTS TANDEM_BROKEN)
-    tandem_driver_test(broken.${stem}.lavapipe26 lavapipe26 tandem_broken_${stem}
-                       "-tc=${TANDEM_BROKEN_${stem}}")
-    set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;${broken_environment_${stem}}${broken_part_${stem}}")
-  endforeach()
   # AMD's compiler, without an AMD GPU: registers, spills, matrix instructions.
   set_source_files_properties(vulkan/compiled/compiler.cpp PROPERTIES
     INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}) # shaders/spec_ids.h
@@ -203,13 +50,8 @@ if(TANDEM_WITH_VULKAN AND UNIX)
       endif()
     endforeach()
   endforeach()
-  # And the rows of the tiles that are for it, run where they are the last resort: all others are switched off.
-  list(JOIN rows "," rows)
-  tandem_driver_test(parity.lavapipe26.doubled lavapipe26 tandem_parity
-                     "-tc=ratio: two shapes*,rows that see no key*")
-  set_tests_properties(parity.lavapipe26.doubled PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${rows}")
-  if(TARGET tandem_tool)
+  if(TARGET tandem_tool) # tiles that are the last resort here (runs.cmake)
+    list(JOIN matrix "," rows)
     tandem_driver_test(check.lavapipe26.doubled lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
                        "bwd f16 hq4 hk2 sq70 sk90 d128 dv72 causal_bottom_right")
     tandem_driver_test(check.lavapipe26.doubled.rows lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
@@ -218,50 +60,11 @@ if(TANDEM_WITH_VULKAN AND UNIX)
                        "fwd f16 hq2 hk1 sq3 sk90 d72 splits=2")
     set_tests_properties(check.lavapipe26.doubled check.lavapipe26.doubled.rows check.lavapipe26.doubled.few PROPERTIES
       ENVIRONMENT "TANDEM_DISABLE=${rows}")
-  endif()
-  # The lean rows, behind these: every optional input, splits, exact results and the most awkward masks.
-  tandem_matrix_rows(others MATRIX)
-  tandem_matrix_rows(doubled DOUBLED)
-  list(APPEND others ${doubled})
-  list(JOIN others "," others)
-  tandem_driver_test(parity.lavapipe26.lean lavapipe26 tandem_parity
-    "-tc=*every fill*,features: a few*,features: biases*,splits: a few*,ratio: two shapes*,regression: sums*,regression: lse*,regression: far*,rows that see no key*"
-    "-tce=*far smaller*") # heads beyond 128
-  set_tests_properties(parity.lavapipe26.lean PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others};TANDEM_SHARD=2/4")
-  tandem_driver_test(parity.magnitudes.lavapipe26.lean lavapipe26 tandem_parity "-tc=magnitudes: few*")
-  set_tests_properties(parity.magnitudes.lavapipe26.lean PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others}")
-  tandem_driver_test(parity.lavapipe26.lean.8x16x16 lavapipe26 tandem_shapes "-tc=splits: a few*,exact: backward*")
-  set_tests_properties(parity.lavapipe26.lean.8x16x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16,${others};TANDEM_SHARD=3/4")
-  if(TARGET tandem_tool)
+    list(JOIN to_lean "," rows)
     tandem_driver_test(check.lavapipe26.lean lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
                        "bwd f16 hq2 hk1 sq40 sk50 d72 dv24 causal_bottom_right q_padded kv_padded")
-    set_tests_properties(check.lavapipe26.lean PROPERTIES ENVIRONMENT "TANDEM_DISABLE=${others}")
+    set_tests_properties(check.lavapipe26.lean PROPERTIES ENVIRONMENT "TANDEM_DISABLE=${rows}")
   endif()
-  set(case_of_tiles "rows and sums")
-  set(case_of_scratch "biases in turns")
-  foreach(kind tiles scratch)
-    tandem_driver_test(validation.gpuav.${kind}.lean lavapipe26+gpuav tandem_races_${kind} "-tc=regression: ${case_of_${kind}}*")
-    set_tests_properties(validation.gpuav.${kind}.lean PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others}")
-  endforeach()
-  # Where tests compile the same kernels, one goes first and the others find them in Mesa's cache.
-  # And the longest begin first, in seconds on a fresh clone, so that none of them runs alone at the end.
-  set_property(TEST parity.lavapipe26 PROPERTY COST 500)
-  set_property(TEST parity.lavapipe26.coopmat2 PROPERTY COST 250)
-  set_property(TEST parity.lavapipe26.coopmat PROPERTY COST 400)
-  set_property(TEST parity.lavapipe25 PROPERTY COST 70)
-  set_property(TEST validation.sync.coopmat2 PROPERTY COST 350)
-  foreach(stem IN LISTS TANDEM_BROKEN)
-    set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES DEPENDS parity.lavapipe26)
-    foreach(path coopmat2 coopmat)
-      if(DEFINED ${path}_${stem}_from)
-        set_tests_properties(broken.${stem}.lavapipe26.${path} PROPERTIES DEPENDS parity.lavapipe26.${path})
-      endif()
-    endforeach()
-  endforeach()
   if(TARGET c_engine)
     tandem_driver_test(example.c_engine.lavapipe26 lavapipe26+sync c_engine vulkan)
   endif()

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Every test has a label, and CONTRIBUTING.md names every label.
+#   cmake -D CTEST=... -D BUILD=... -D PAGE=... -P docs/labels.cmake
+cmake_minimum_required(VERSION 3.22)
+execute_process(COMMAND ${CTEST} --test-dir ${BUILD} -N -LE . OUTPUT_VARIABLE bare COMMAND_ERROR_IS_FATAL ANY)
+if(NOT bare MATCHES "Total Tests: 0\n")
+  message(SEND_ERROR "tests/labels.cmake has no label for these:\n${bare}")
+endif()
+execute_process(COMMAND ${CTEST} --test-dir ${BUILD} --print-labels OUTPUT_VARIABLE labels COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\n  [a-z]+" labels "${labels}")
+list(LENGTH labels count)
+if(count LESS 10)
+  message(SEND_ERROR "only ${count} labels")
+endif()
+file(READ ${PAGE} page)
+foreach(label IN LISTS labels)
+  string(STRIP "${label}" label)
+  if(NOT page MATCHES "`${label}`")
+    message(SEND_ERROR "${PAGE} has no `${label}`")
+  endif()
+endforeach()
