@@ -2,22 +2,24 @@
 # The border once more under sanitizers; the tandem command by what it prints.
 if(NOT TANDEM_SANITIZE)
   tandem_border_test(host_memory) # sanitizers have an operator new of their own
-  # The threads once more, watched by ThreadSanitizer; lengths and offsets that nobody should give,
-  # by AddressSanitizer.
+  # Watched by ThreadSanitizer: the threads once more. By AddressSanitizer and UndefinedBehaviorSanitizer: lengths and offsets that
+  # nobody should give, and plans of problems that nobody has. A tree for each kind, with the library for the CPU.
   function(tandem_sanitized_test name kind)
-    set(tree ${CMAKE_CURRENT_BINARY_DIR}/${name}_sanitized)
+    set(tree ${CMAKE_CURRENT_BINARY_DIR}/sanitized_${kind})
     add_test(NAME ${name}.sanitized COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR} ${tree}
       --build-generator ${CMAKE_GENERATOR} --build-target tandem_${name} --build-noclean
       --build-options -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DTANDEM_SANITIZE=${kind} -DTANDEM_VULKAN=OFF -DTANDEM_CUDA=OFF
-        -DTANDEM_TOOLS=OFF -DTANDEM_EXAMPLES=OFF -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
+        -DTANDEM_TOOLS=OFF -DTANDEM_EXAMPLES=OFF -DTANDEM_PYTHON=OFF -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
         -DTANDEM_DOCTEST_INCLUDE_DIR=${TANDEM_DOCTEST_INCLUDE_DIR}
       --test-command ${tree}/bin/tandem_${name})
-    set_tests_properties(${name}.sanitized PROPERTIES TIMEOUT 900)
+    set_tests_properties(${name}.sanitized PROPERTIES TIMEOUT 900 RESOURCE_LOCK ${tree} COST 100
+      ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1;UBSAN_OPTIONS=halt_on_error=1")
   endfunction()
   tandem_sanitized_test(threads THREAD)
-  set_tests_properties(threads.sanitized PROPERTIES ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1")
   tandem_sanitized_test(lengths ON)
-  set_tests_properties(lengths.sanitized PROPERTIES ENVIRONMENT "UBSAN_OPTIONS=halt_on_error=1")
+  if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+    tandem_sanitized_test(plans ON)
+  endif()
 endif()
 if(TARGET tandem_tool)
   add_test(NAME info COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool> -D VERSION=${PROJECT_VERSION}

@@ -24,7 +24,7 @@ function(tandem_border_test name) # with nothing but the library
   add_executable(tandem_${name} unit/test_${name}.cpp)
   target_include_directories(tandem_${name} PRIVATE ${TANDEM_DOCTEST_INCLUDE_DIR})
   target_link_libraries(tandem_${name} PRIVATE tandem::tandem Threads::Threads)
-  tandem_options(tandem_${name})
+  tandem_test_options(tandem_${name})
   add_test(NAME ${name} COMMAND tandem_${name})
 endfunction()
 tandem_border_test(threads)
