@@ -49,58 +49,82 @@ function(tandem_shader_list target)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.inc CONTENT "${rows}#undef TANDEM_MODULE\n")
 endfunction()
 
-# tandem_shaders(target stem...): shaders/scalar/<stem>.comp as <stem>.
-function(tandem_shaders target)
-  foreach(stem IN LISTS ARGN)
-    tandem_shader(${target} ${stem} scalar/${stem}.comp vulkan1.2)
+# The modules that the rows of backend vulkan in src/kernels/kernels.inc ask for, by columns:
+#   tiles     other than `matrix`: the module <stem>, from shaders/scalar/<stem>.comp, for every path and type. `matrix`:
+#             the module <stem>_<path>_<type>[_<variant>], with the variant where the row has traits
+#   traits    k2: operands twice as deep as accumulators are wide; redo: no module, as such launches run the modules of
+#             the other rows; others: TANDEM_<TRAIT>=1
+# module_name() in src/kernels/kernel_rows.cpp has the same rule, and a test compares them.
+
+
+# tandem_read_modules(): TANDEM_ROW_MODULES, the modules of these rows, and for each of them TANDEM_SOURCE_<module>,
+# TANDEM_ENV_<module> and TANDEM_SWITCHES_<module>, a list, in the caller's scope.
+function(tandem_read_modules)
+  set(registry ${PROJECT_SOURCE_DIR}/src/kernels/kernels.inc)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${registry})
+  file(STRINGS ${registry} rows REGEX "^TANDEM_KERNEL\\([a-z_]+, *vulkan,")
+  set(modules "")
+  foreach(row IN LISTS rows)
+    set(word "([a-z0-9_]+), *")
+    if(NOT row MATCHES "^TANDEM_KERNEL\\(${word}vulkan, *${word}${word}${word}${word}[^,]+, *[^,]+, *([a-z0-9_ |]+)\\)$")
+      message(FATAL_ERROR "src/kernels/kernels.inc: not a row: ${row}")
+    endif()
+    set(stem ${CMAKE_MATCH_1})
+    set(path ${CMAKE_MATCH_2})
+    set(variant ${CMAKE_MATCH_3})
+    set(types ${CMAKE_MATCH_4})
+    set(tiles ${CMAKE_MATCH_5})
+    string(REPLACE " | " ";" traits "${CMAKE_MATCH_6}")
+    if(NOT tiles STREQUAL "matrix")
+      list(APPEND modules ${stem})
+      set(TANDEM_SOURCE_${stem} scalar/${stem}.comp PARENT_SCOPE)
+      set(TANDEM_ENV_${stem} vulkan1.2 PARENT_SCOPE)
+      set(TANDEM_SWITCHES_${stem} "" PARENT_SCOPE)
+      continue()
+    elseif("redo" IN_LIST traits)
+      continue()
+    endif()
+    set(suffix _${variant})
+    set(deep 1)
+    set(switches "")
+    if("none" IN_LIST traits)
+      set(suffix "")
+    elseif("k2" IN_LIST traits)
+      set(deep 2)
+    else()
+      foreach(trait IN LISTS traits)
+        string(TOUPPER ${trait} trait)
+        list(APPEND switches -DTANDEM_${trait}=1)
+      endforeach()
+    endif()
+    if(types STREQUAL "half")
+      set(types f16 bf16)
+    endif()
+    set(nv 0)
+    set(env vulkan1.2)
+    if(path STREQUAL "coopmat2") # its extension wants SPIR-V 1.6
+      set(nv 1)
+      set(env vulkan1.3)
+    endif()
+    foreach(type IN LISTS types)
+      set(module ${stem}_${path}_${type}${suffix})
+      string(COMPARE EQUAL "${type}" bf16 bf16)
+      list(APPEND modules ${module})
+      set(TANDEM_SOURCE_${module} coopmat/${stem}.comp PARENT_SCOPE)
+      set(TANDEM_ENV_${module} ${env} PARENT_SCOPE)
+      set(TANDEM_SWITCHES_${module} -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=${deep} ${switches} PARENT_SCOPE)
+    endforeach()
   endforeach()
-  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+  list(REMOVE_DUPLICATES modules) # other paths' rows have the same modules of scalar
+  set(TANDEM_ROW_MODULES ${modules} PARENT_SCOPE)
 endfunction()
 
-# tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
-# and both types; as <stem>_coopmat_<type>_lean, for lean tiles; as <stem>_coopmat_f16_k2, for operands twice as deep as
-# accumulators are wide; fwd as fwd_coopmat2_<type>_tensor, for rows that come and go by tensor addressing; bwd_dkv, bwd_dq
-# and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds; bwd_dkv as <stem>_coopmat2_<type>_parts, for partial sums; bwd_dkv and bwd_dq as <stem>_coopmat2_<type>_pair[_ds], for
-# pairs of subgroups.
-function(tandem_matrix_shaders target)
-  foreach(stem IN LISTS ARGN)
-    foreach(path coopmat2 coopmat)
-      foreach(type f16 bf16)
-        string(COMPARE EQUAL ${path} coopmat2 nv)
-        string(COMPARE EQUAL ${type} bf16 bf16)
-        set(env vulkan1.2)
-        if(nv) # the extension wants SPIR-V 1.6
-          set(env vulkan1.3)
-        endif()
-        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp ${env}
-                      -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=1)
-        if(NOT nv)
-          tandem_shader(${target} ${stem}_${path}_${type}_lean coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=0 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_LEAN=1)
-        endif()
-        if(nv AND stem STREQUAL "fwd")
-          tandem_shader(${target} ${stem}_${path}_${type}_tensor coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_TENSOR=1)
-        endif()
-        if(nv AND stem MATCHES "^bwd_(dkv|dq|dbias)$")
-          tandem_shader(${target} ${stem}_${path}_${type}_ds coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_DS=1)
-        endif()
-        if(nv AND stem STREQUAL "bwd_dkv")
-          tandem_shader(${target} ${stem}_${path}_${type}_parts coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PARTS=1)
-        endif()
-        if(nv AND stem MATCHES "^bwd_(dkv|dq)$")
-          tandem_shader(${target} ${stem}_${path}_${type}_pair coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PAIR=1)
-          tandem_shader(${target} ${stem}_${path}_${type}_pair_ds coopmat/${stem}.comp ${env}
-                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PAIR=1 -DTANDEM_DS=1)
-        endif()
-      endforeach()
-    endforeach()
-    tandem_shader(${target} ${stem}_coopmat_f16_k2 coopmat/${stem}.comp vulkan1.2
-                  -DTANDEM_CM2=0 -DTANDEM_BF16=0 -DTANDEM_KN=2)
+# tandem_row_shaders(target): these modules.
+function(tandem_row_shaders target)
+  foreach(module IN LISTS TANDEM_ROW_MODULES)
+    tandem_shader(${target} ${module} ${TANDEM_SOURCE_${module}} ${TANDEM_ENV_${module}} ${TANDEM_SWITCHES_${module}})
   endforeach()
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
 
 # shaders/spec_ids.h, for GLSL and C++: TANDEM_ID_<name>, the id of each specialisation constant that an interface file

@@ -5,13 +5,16 @@
 
 namespace tandem {
 
-String module_name(const Plan& plan, const Launch& l) {
-  const int redoes = l.of<MatrixLaunch>().redoes;
-  const KernelRow& row = redoes < 0 ? l.row() : kKernels[redoes];
+String row_module(const KernelRow& row, tandem_dtype dtype) {
   const String name = stem_name(row.stem);
   if (row.tiles != TileTable::matrix) return name;
   const String variant = row.traits == trait::none ? "" : String("_") + row.variant;
-  return name + text("_%s_%s", row.path, dtype_name(plan.problem.dtype)) + variant;
+  return name + text("_%s_%s", row.path, dtype_name(dtype)) + variant;
+}
+
+String module_name(const Plan& plan, const Launch& l) {
+  const int redoes = l.of<MatrixLaunch>().redoes;
+  return row_module(redoes < 0 ? l.row() : kKernels[redoes], plan.problem.dtype);
 }
 
 bool takes_wide(const Plan& plan, const Launch& l, const Addresses& a) {

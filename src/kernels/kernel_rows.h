@@ -12,7 +12,9 @@ namespace tandem {
 // Why a plan cannot run: a row is disabled, or does not take an input; "" if it can.
 String kernels_refusal(const Caps& caps, const Plan& plan);
 
-// The SPIR-V of a launch on a Vulkan path, as cmake/TandemShaders.cmake names it.
+// The SPIR-V of a row of a Vulkan path, as cmake/TandemShaders.cmake names it, and that of a launch:
+// of its row, or of the row whose rows it computes again.
+String row_module(const KernelRow& row, tandem_dtype dtype);
 String module_name(const Plan& plan, const Launch& launch);
 
 // Whether a tiled kernel of simt has wide loads at addresses of an execute, which the strides have

@@ -7,6 +7,6 @@ target_sources(tandem PRIVATE
 target_include_directories(tandem SYSTEM
   PUBLIC $<BUILD_INTERFACE:${TANDEM_VULKAN_INCLUDE_DIR}> PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
 tandem_spec_ids()
-tandem_shaders(tandem ${TANDEM_STEMS})
-tandem_matrix_shaders(tandem fwd bwd_row_sums bwd_dkv bwd_dq bwd_dbias)
+tandem_read_modules()
+tandem_row_shaders(tandem)
 tandem_shader_list(tandem)

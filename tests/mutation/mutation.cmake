@@ -82,28 +82,13 @@ endfunction()
 # operands twice as deep, coopmat_lean its lean tiles, coopmat2_tensor coopmat2's with rows by tensor addressing, coopmat2_ds
 # those that share ds.
 function(tandem_own_matrix_module name dir stem path)
-  set(nv 0)
-  set(env vulkan1.2)
-  set(deep 1)
-  set(tensor 0)
-  set(ds 0)
   set(module ${stem}_${path}_f16)
-  set(lean 0)
   if(path MATCHES "^(coopmat2?)_(k2|lean|tensor|ds)$")
     set(path ${CMAKE_MATCH_1})
     set(module ${stem}_${path}_f16_${CMAKE_MATCH_2})
-    if(CMAKE_MATCH_2 STREQUAL k2)
-      set(deep 2)
-    else()
-      set(${CMAKE_MATCH_2} 1)
-    endif()
   endif()
-  if(path STREQUAL coopmat2)
-    set(nv 1)
-    set(env vulkan1.3)
-  endif()
-  tandem_own_module(${name} ${dir} ${module} ${dir}/${path}/shaders coopmat/${stem}.comp ${env} -DTANDEM_CM2=${nv}
-    -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} -DTANDEM_DS=${ds} -DTANDEM_LEAN=${lean} ${ARGN})
+  tandem_own_module(${name} ${dir} ${module} ${dir}/${path}/shaders ${TANDEM_SOURCE_${module}} ${TANDEM_ENV_${module}}
+    ${TANDEM_SWITCHES_${module}} ${ARGN})
 endfunction()
 
 # The kernels of a path of the tensor cores from files: a folder whose headers come before the project's.

@@ -9,6 +9,9 @@
 #include "kernels/kernel_rows.h"
 #include "plan/sm90/rules.h"
 #include "plan_fixture.h"
+#if TANDEM_WITH_VULKAN
+#include "vulkan/modules.h"
+#endif
 
 using namespace plan_fixture;
 
@@ -195,6 +198,19 @@ TEST_CASE("kernels and tiles are switched off by name") {
     CHECK(String(plan_without(b.line, {b.tile}).path) != "sm90");
   }
 }
+
+#if TANDEM_WITH_VULKAN
+TEST_CASE("the modules of SPIR-V are those that the rows of Vulkan name") {
+  std::set<std::string> named, built;
+  for (const KernelRow& row : kKernels)
+    for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16})
+      if (row.backend == Backend::vulkan && !row.has(trait::redo) && has_dtype(row.dtypes, dtype))
+        named.insert(row_module(row, dtype).c_str());
+  for (const SpirvModule* module : kModules) built.insert(module->name);
+  CHECK(built.size() == kModuleCount);
+  CHECK(named == built);
+}
+#endif
 
 TEST_CASE("rules of speed of cuda.sm90 are switched off by name") {
   const struct {
