@@ -63,31 +63,38 @@ void fetch_bias(out Chunks x, out ACC words, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
   if (BIAS_BLOCKS && ENTRIES > 1) {
-    const int top = clamp(i0, 0, max(block.seq_q - MM, 0)), left = min(j0, block.seq_kv - KEY_STEP * MN);
+    const int top = clamp(i0, 0, max(block.seq_q - MM, 0)),
+              left = min(j0, block.seq_kv - KEY_STEP * MN);
     const int rows = max(block.seq_q - MM - top, 0), keys = block.seq_kv - KEY_STEP * MN - left;
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
-    coopMatLoad(words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch, ROW_MAJOR);
+    coopMatLoad(words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch,
+                ROW_MAJOR);
   } else if (BIAS_BLOCKS) {
-    const int top = max(min(i0 + i, block.seq_q - MM), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MN);
+    const int top = max(min(i0 + i, block.seq_q - MM), 0),
+              left = min(j0 + j, block.seq_kv - KEY_STEP * MN);
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(words, at.w, 0, pitch, ROW_MAJOR);
   }
   if (!BIAS_CHUNKS) return;
   const bool whole = WHOLE != 0 && OWNS_KEYS; // all blocks have all of their rows
-  const int top = whole ? min(i0, block.seq_q - MK) : clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
+  const int top = whole ? min(i0, block.seq_q - MK) : clamp(i0, 0, max(entry.seq_q - 1, 0)),
+            left = min(j0, block.seq_kv - 8);
   const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
   Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   EACH(turn, SPAN_TURNS) {
-    const int n = span_chunk(turn), key_n = j + n % SPAN_CHUNKS * 8, key = TILES_EXIST && !OWNS_KEYS ? key_n : min(key_n, keys);
-    const int row_n = i + n / SPAN_CHUNKS, from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
+    const int n = span_chunk(turn), key_n = j + n % SPAN_CHUNKS * 8,
+              key = TILES_EXIST && !OWNS_KEYS ? key_n : min(key_n, keys);
+    const int row_n = i + n / SPAN_CHUNKS,
+              from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
     x.w[turn * BIAS_WORDS] = at.w[from];
     if (BIAS == F32) x.w[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
 }
 // Fetches a tile's blocks, bias[RM][NB]. With PAIRS every second one's words hold two blocks.
-#define FETCH_BIAS(bias, i0, j0)                                                        \
-  EACH(r, RM) EACH(n, NB)                                                               \
-    if (n == SPAN_FIRST(n)) fetch_bias(BIAS_OF(bias, [r][n]), i0, BLOCK_ROW + r * MM, j0, n * MN);
+#define FETCH_BIAS(bias, i0, j0) \
+  EACH(r, RM)                    \
+    EACH(n, NB)                  \
+      if (n == SPAN_FIRST(n)) fetch_bias(BIAS_OF(bias, [r][n]), i0, BLOCK_ROW + r * MM, j0, n * MN);
 // Two words of a chunk, four keys.
 vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
@@ -97,9 +104,11 @@ vec4 bias_floats(uint a, uint b) {
 // barrier follows.
 void put_bias(Chunks from) {
   EACH(turn, SPAN_TURNS) {
-    const int n = span_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
+    const int n = span_chunk(turn),
+              at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
     if (BIAS_HALVES) {
-      scratch[MY_SCRATCH + n / SPAN_CHUNKS * (SPAN_CHUNKS + 1) + n % SPAN_CHUNKS] = uintBitsToFloat(from.w[turn]);
+      scratch[MY_SCRATCH + n / SPAN_CHUNKS * (SPAN_CHUNKS + 1) + n % SPAN_CHUNKS] =
+          uintBitsToFloat(from.w[turn]);
       continue;
     }
     const uvec4 w = from.w[turn * BIAS_WORDS], next = from.w[turn * BIAS_WORDS + BIAS_WORDS - 1];
@@ -134,7 +143,9 @@ ACC bias_block(Chunks from, ACC words, int n, bool flip) {
       coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, COL_MAJOR);
     else
       coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, ROW_MAJOR);
-    ELEMENTS(k, x) bias[k] = BIAS == F16 ? float(x[k]) : uintBitsToFloat(packFloat2x16(f16vec2(float16_t(0), x[k])));
+    ELEMENTS(k, x)
+      bias[k] =
+          BIAS == F16 ? float(x[k]) : uintBitsToFloat(packFloat2x16(f16vec2(float16_t(0), x[k])));
     subgroupBarrier();
     return bias;
   }
@@ -164,9 +175,12 @@ void begin_ds(uvec2 elements, int rows) {
   d_bias.rows = rows;
 }
 
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Stores4 { uvec4 w[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Stores4 {
+  uvec4 w[];
+};
 // dS is stored by chunks of the kernel's operand type.
-const bool DS_HALVES = TANDEM_CM2 == 1 && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
+const bool DS_HALVES =
+    TANDEM_CM2 == 1 && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
 uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS, b) << 16; }
 // Eight keys of a row.
 void store_chunk(int i, int j, vec4 low, vec4 high) {
@@ -178,8 +192,8 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
       if (exists) Store4(at).w = floatBitsToUint(low);
       if (exists) Store4(add64(at, 16)).w = floatBitsToUint(high);
     } else {
-      const uvec4 words = uvec4(ds_pair(low.x, low.y), ds_pair(low.z, low.w), ds_pair(high.x, high.y),
-                                ds_pair(high.z, high.w));
+      const uvec4 words = uvec4(ds_pair(low.x, low.y), ds_pair(low.z, low.w),
+                                ds_pair(high.x, high.y), ds_pair(high.z, high.w));
       if (exists) Store4(at).w = words;
     }
     return;
@@ -198,10 +212,13 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
 ACC round_ds(ACC ds) {
   ELEMENTS(k, ds) {
     if (DTYPE == F16) {
-      const float far = max(uintBitsToFloat((floatBitsToUint(ds[k]) & 0x7f800000u) + 0x06c00000u), 0.75);
+      const float far =
+          max(uintBitsToFloat((floatBitsToUint(ds[k]) & 0x7f800000u) + 0x06c00000u), 0.75);
       precise float x = ds[k] + far;
       precise float nearest = x - far;
-      ds[k] = abs(nearest) >= 65536.0 ? uintBitsToFloat(floatBitsToUint(nearest) & 0x80000000u | 0x7f800000u) : nearest;
+      ds[k] = abs(nearest) >= 65536.0
+                  ? uintBitsToFloat(floatBitsToUint(nearest) & 0x80000000u | 0x7f800000u)
+                  : nearest;
     } else {
       ds[k] = nearest16(ds[k]);
     }
@@ -216,8 +233,10 @@ void store_rounded(OPERAND_A ds, int i0, int j0, int to) {
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), i = n / (KEYS / 8), j = j0 + n % (KEYS / 8) * 8;
     const uvec4 words = floatBitsToUint(scratch[to + i * pitch + n % (KEYS / 8)]);
-    if ((BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS) && i0 + i < d_bias.rows && j < block.seq_kv)
-      Stores4(add64(d_bias.base, mul64(d_bias.row, i0))).w[i * int(d_bias.row.x >> 4) + (j >> 3)] = words;
+    if ((BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS) &&
+        i0 + i < d_bias.rows && j < block.seq_kv)
+      Stores4(add64(d_bias.base, mul64(d_bias.row, i0))).w[i * int(d_bias.row.x >> 4) + (j >> 3)] =
+          words;
   }
   subgroupBarrier();
 }
@@ -243,6 +262,6 @@ void store_ds(ACC ds, int i0, int j0, int to) {
 void store_no_ds(int i0, int j0, int end) {
   const int chunks = (end - j0 + 7) / 8;
   [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG)
-    store_chunk(i0 + n / chunks, j0 + n % chunks * 8, vec4(0), vec4(0));
+      store_chunk(i0 + n / chunks, j0 + n % chunks * 8, vec4(0), vec4(0));
 }
 #endif

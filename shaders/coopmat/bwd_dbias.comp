@@ -71,27 +71,28 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer St
 // The step-th features of rows from r0. Rows past the end repeat the last one: their keys are
 // hidden, and their query rows have weight 0. Chunks are indexed from one address of the workgroup;
 // src/kernels/params.cpp makes sure that rows are near enough.
-#define FETCH_STEP(stage, vec, t, r0, count, step)                                                     \
-  if (WIDE != 0) {                                                                                     \
-    Step4 rows = Step4(row_address(t, r0));                                                            \
-    const int row = int(t.row.x >> 4), last = min(count, t.rows - r0) - 1;                             \
-    const int chunk = (step) * STEP_CHUNKS + TID % STEP_CHUNKS, width = t.width / 8;                   \
-    EACH(i, vec) {                                                                                     \
-      const uvec4 words = rows.w[min(TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS), last) * row + min(chunk, width - 1)]; \
-      stage[i] = chunk < width ? words : uvec4(0);                                                     \
-    }                                                                                                  \
+#define FETCH_STEP(stage, vec, t, r0, count, step)                                             \
+  if (WIDE != 0) {                                                                             \
+    Step4 rows = Step4(row_address(t, r0));                                                    \
+    const int row = int(t.row.x >> 4), last = min(count, t.rows - r0) - 1;                     \
+    const int chunk = (step)*STEP_CHUNKS + TID % STEP_CHUNKS, width = t.width / 8;             \
+    EACH(i, vec) {                                                                             \
+      const uvec4 words = rows.w[min(TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS), last) * row + \
+                                 min(chunk, width - 1)];                                       \
+      stage[i] = chunk < width ? words : uvec4(0);                                             \
+    }                                                                                          \
   }
-#define PUT_STEP(to, stage, vec, t, r0, count, step)                                                   \
-  if (WIDE != 0) {                                                                                     \
-    EACH(i, vec) {                                                                                     \
-      const int row = TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS);                                      \
-      if (count * STEP_CHUNKS % WG == 0 || row < count)                                                \
-        streamed[(to + row) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];                              \
-    }                                                                                                  \
-  } else {                                                                                             \
-    [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                                \
-      streamed[(to + n / STEP_CHUNKS) * STEP_PITCH + n % STEP_CHUNKS] =                                \
-          load_chunk(t, r0 + n / STEP_CHUNKS, (step) * STEP_CHUNKS + n % STEP_CHUNKS);                 \
+#define PUT_STEP(to, stage, vec, t, r0, count, step)                                   \
+  if (WIDE != 0) {                                                                     \
+    EACH(i, vec) {                                                                     \
+      const int row = TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS);                      \
+      if (count * STEP_CHUNKS % WG == 0 || row < count)                                \
+        streamed[(to + row) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];              \
+    }                                                                                  \
+  } else {                                                                             \
+    [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                \
+        streamed[(to + n / STEP_CHUNKS) * STEP_PITCH + n % STEP_CHUNKS] =              \
+            load_chunk(t, r0 + n / STEP_CHUNKS, (step)*STEP_CHUNKS + n % STEP_CHUNKS); \
   }
 void fetch_step(View a, int a0, View b, int b0, int step) {
   FETCH_STEP(row_stage, ROW_VEC, a, a0, ROWS, step)
@@ -103,16 +104,18 @@ void put_step(View a, int a0, View b, int b0, int step) {
   PUT_STEP(ROWS, col_stage, COL_VEC, b, b0, COLS, step)
   barrier();
 }
-#define MULTIPLY_STEP(x)                                                                               \
-  EACH(d, STEP) {                                                                                      \
-    OPERAND_A left[RM];                                                                                \
-    EACH(r, RM)                                                                                        \
-      coopMatLoad(left[r], streamed, (BLOCK_ROW + r * MM) * STEP_PITCH + d * (MK / 8), STEP_PITCH, ROW_MAJOR); \
-    EACH(n, NB) {                                                                                      \
-      OPERAND_B y;                                                                                     \
-      coopMatLoad(y, streamed, (ROWS + n * MN) * STEP_PITCH + d * (MK / 8), STEP_PITCH, COL_MAJOR); \
-      EACH(r, RM) x[r][n] = coopMatMulAdd(left[r], y, x[r][n]);                                        \
-    }                                                                                                  \
+#define MULTIPLY_STEP(x)                                                                           \
+  EACH(d, STEP) {                                                                                  \
+    OPERAND_A left[RM];                                                                            \
+    EACH(r, RM)                                                                                    \
+      coopMatLoad(left[r], streamed, (BLOCK_ROW + r * MM) * STEP_PITCH + d * (MK / 8), STEP_PITCH, \
+                  ROW_MAJOR);                                                                      \
+    EACH(n, NB) {                                                                                  \
+      OPERAND_B y;                                                                                 \
+      coopMatLoad(y, streamed, (ROWS + n * MN) * STEP_PITCH + d * (MK / 8), STEP_PITCH,            \
+                  COL_MAJOR);                                                                      \
+      EACH(r, RM) x[r][n] = coopMatMulAdd(left[r], y, x[r][n]);                                    \
+    }                                                                                              \
   }
 
 // Inputs of a member.
@@ -132,7 +135,8 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;
     const int hk = h / block.group;
     set_entry(b);
-    const TandemTiles tiles = tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+    const TandemTiles tiles =
+        tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
     if (KEEP != 0 && !keeps_any(m.row0, key_tile * COLS, false)) continue;
@@ -149,15 +153,15 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
 
 // Numbers a row of the subgroup, one an invocation, in several iterations.
 const int ROW_TURNS = (MM + SUBGROUP - 1) / SUBGROUP;
-#define SPREAD_ROWS(x, value)                                            \
-  {                                                                      \
-    EACH(turn, ROW_TURNS) {                                              \
-      const int row = LANE + turn * SUBGROUP;                            \
-      if (row < MM) SCRATCH_FLOAT(row) = value[turn];                \
-    }                                                                    \
-    subgroupBarrier();                                                   \
-    coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                   \
-    subgroupBarrier();                                                   \
+#define SPREAD_ROWS(x, value)                          \
+  {                                                    \
+    EACH(turn, ROW_TURNS) {                            \
+      const int row = LANE + turn * SUBGROUP;          \
+      if (row < MM) SCRATCH_FLOAT(row) = value[turn];  \
+    }                                                  \
+    subgroupBarrier();                                 \
+    coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR); \
+    subgroupBarrier();                                 \
   }
 
 #if TANDEM_LEAN
@@ -168,14 +172,16 @@ void main() {
   Place place;
   if (!find_place(block.bias_heads, place)) return;
   const int bias_b = place.batch % block.bias_batch, split = place.batch / block.bias_batch;
-  const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles, col0 = key_tile * COLS;
+  const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles,
+            col0 = key_tile * COLS;
   const int i0 = place.tile / key_tiles * ROWS; // row of bias; 0 with ONE_ROW
   begin_scores();
   begin_iota();
   begin_votes();
 
   ACC acc[RM][NB];
-  EACH(r, RM) EACH(n, NB) acc[r][n] = ACC(0.0);
+  EACH(r, RM)
+    EACH(n, NB) acc[r][n] = ACC(0.0);
 #if TANDEM_LEAN
   sum_members(acc, place, bias_b, split, i0, key_tile);
 #else
@@ -200,7 +206,8 @@ void main() {
         shares[r][turn] = share_of(row);
         if (row < entry.seq_q && LANE + turn * SUBGROUP < MM) {
           origins[r][turn] = row_origin(m.head, row);
-          deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
+          deltas[r][turn] =
+              uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
         }
       }
       EACH(n, NB) {
@@ -218,12 +225,14 @@ void main() {
     }
     FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
     if (subgroupAny(own_far)) {
-      EACH(r, RM) EACH(n, NB) far_block(s[r][n], m.q, m.k, m.head, my_row0 + r * MM, col0 + n * MN, false);
+      EACH(r, RM)
+        EACH(n, NB) far_block(s[r][n], m.q, m.k, m.head, my_row0 + r * MM, col0 + n * MN, false);
     }
     EACH(r, RM) {
       ACC origin;
       SPREAD_ROWS(origin, origins[r])
-      EACH(n, NB) ELEMENTS(k, origin) s[r][n][k] = base_at(s[r][n][k], origin[k]);
+      EACH(n, NB)
+        ELEMENTS(k, origin) s[r][n][k] = base_at(s[r][n][k], origin[k]);
     }
     int next = end;
     [[dont_unroll]] for (int step = 0; step < DP_STEPS; step++) {
@@ -259,7 +268,8 @@ void main() {
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);
   if (ONE_ROW == 0) {
-    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN, MY_SCRATCH);
+    EACH(r, RM)
+      EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN, MY_SCRATCH);
     return;
   }
   // Sums the rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in

@@ -39,7 +39,7 @@ layout(push_constant) uniform Push {
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
-#if !TANDEM_PAIR // its products are of two kinds
+#if !TANDEM_PAIR                   // its products are of two kinds
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #endif
 #include "coopmat/element.glsl"
@@ -50,7 +50,7 @@ uvec2 ds_from; // the head's dS, from the workgroup's first key on
 void leave_no_ds(int t, int row0) {
   DsStore to = DsStore(ds_from);
   [[dont_unroll]] for (int n = TID; n < ROWS * COLS / 8; n += WG)
-    to.w[ds_chunk(t * COLS + n % (COLS / 8) * 8, row0 % DS_BLOCK + n / (COLS / 8))] = uvec4(0);
+      to.w[ds_chunk(t * COLS + n % (COLS / 8) * 8, row0 % DS_BLOCK + n / (COLS / 8))] = uvec4(0);
 }
 #define SKIPPED(t, row0) leave_no_ds(t, row0);
 // All query rows that see one of the keys of a workgroup of bwd_dbias.
@@ -76,8 +76,7 @@ const int STATS = NORM == ELASTIC ? 3 : 2;
 
 float fetch_stat(int head, int n, int col0) {
   const int i = col0 + n % COLS;
-  if (n < COLS)
-    return row_origin(head, i);
+  if (n < COLS) return row_origin(head, i);
   if (n >= 2 * COLS) return share_of(i);
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
@@ -90,10 +89,10 @@ float fetch_stat(int head, int n, int col0) {
   if (which < STATS) coopMatLoad(x, stats, (which * COLS + n * MK) / 4, 0, ROW_MAJOR);
 #else
 #define OF_COL(x, q) x[(q) % KN]
-#define STEP_STATS(x, which)                                                                         \
-  ACC x[KN];                                                                                         \
-  if (which < STATS) {                                                                               \
-    EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
+#define STEP_STATS(x, which)                                                                  \
+  ACC x[KN];                                                                                  \
+  if (which < STATS) {                                                                        \
+    EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR); \
   }
 #endif
 // If products start from the bias, the bias of the next block is put into the scratch, and that of
@@ -102,10 +101,11 @@ float fetch_stat(int head, int n, int col0) {
 // 3.04 ms, bf16 2.55 and 2.47). But it is behind all else that uses the scratch: dropout, and
 // operands without conversions.
 const bool BIAS_EARLY = BIAS_FIRST && TANDEM_CM2 == 1 && DROPOUT == 0;
-#define PIPE_BIAS                                                                                                         \
-  {                                                                                                                       \
-    put_bias(bias[0]);                                                                                                    \
-    fetch_bias(BIAS_OF(bias, [0]), n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);       \
+#define PIPE_BIAS                                                                                 \
+  {                                                                                               \
+    put_bias(bias[0]);                                                                            \
+    fetch_bias(BIAS_OF(bias, [0]), n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, \
+               row0, BLOCK_ROW);                                                                  \
   }
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
@@ -138,15 +138,18 @@ void main() {
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
 #if TANDEM_PARTS
-  const TandemTiles all_tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  const TandemTiles all_tiles =
+      tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = all_tiles.begin < all_tiles.end ? block.group : 0;
 #else
-  TandemTiles tiles = tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
+  TandemTiles tiles =
+      tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 #endif
 #if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
   tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
-  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
+  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS),
+                  (block.seq_q + COLS - 1) / COLS);
 #endif
 
   OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
@@ -168,7 +171,8 @@ void main() {
     const int h = hk * block.group + g, head = b * block.heads_q + h;
     set_head(b, h);
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    View d_o =
+        q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_DS
     ds_from = ds_address(block.ds, chunk_head * block.group + g, row0);
     DsStore to = DsStore(ds_from);
@@ -184,7 +188,8 @@ void main() {
     }
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
-    EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
+    EACH(i, STAT_TURNS)
+      if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
     while (next < tiles.end) {
       const int t = next, col0 = t * COLS;
       barrier(); // the readers of the tile before are done
@@ -204,7 +209,8 @@ void main() {
       if (next < tiles.end) {
         fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
         fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
-        EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
+        EACH(i, STAT_TURNS)
+          if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
       }
 
       // Takes one matrix of columns after another, in a loop that stays rolled: only the
@@ -218,20 +224,24 @@ void main() {
         if (BIAS_PIPED && !BIAS_FIRST) {
           put_bias(bias[0]);
           subgroupBarrier();
-          fetch_bias(BIAS_OF(bias, [0]), n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0, BLOCK_ROW);
+          fetch_bias(BIAS_OF(bias, [0]), n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0,
+                     BLOCK_ROW);
         }
         EACH(q, STEP_BLOCKS) {
-          if (!BIAS_PIPED) fetch_bias(BIAS_OF(bias, [q]), i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
+          if (!BIAS_PIPED)
+            fetch_bias(BIAS_OF(bias, [q]), i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
           if (BIAS_FIRST) subgroupBarrier(); // put into the scratch in the previous block
           s[q] = first_block(BIAS_OF(bias, [q]), 0, true);
           if (BIAS_EARLY && TANDEM_BF16 == 0) PIPE_BIAS
           dp[q] = ACC(0.0);
-          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
+          if (MASKS_FIRST && NEEDS_MASK(partial))
+            mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
         // S and dP are interleaved, as their products do not depend on each other.
         EACH(d, MOST_BLOCKS) {
           if (d < D_BLOCKS) MULTIPLY_LEFT(s, mk, 2, at, d)
-          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
+          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS)
+            MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
         }
         if (BIAS_EARLY && TANDEM_BF16 == 1) PIPE_BIAS
         FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
@@ -242,7 +252,8 @@ void main() {
         STEP_STATS(delta, 1)
         if (NORM == ENTMAX) { // without a weight in the block, nothing follows
           bool any = false;
-          EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_COL(origin, q)[k];
+          EACH(q, STEP_BLOCKS)
+            ELEMENTS(k, s[q]) any = any || s[q][k] > OF_COL(origin, q)[k];
           if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
           if (GRAD_K != 0) {
             EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
@@ -269,7 +280,8 @@ void main() {
             PUT_OPERAND(p, q, y, (y))
           }
           if (GRAD_K != 0) {
-            ELEMENTS(k, s[q]) s[q][k] = ds_at(s[q][k], OF_COL(share, q)[k], dp[q][k], OF_COL(delta, q)[k]);
+            ELEMENTS(k, s[q])
+              s[q][k] = ds_at(s[q][k], OF_COL(share, q)[k], dp[q][k], OF_COL(delta, q)[k]);
             if (SOFTCAP != 0) {
               ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
             }
@@ -290,7 +302,9 @@ void main() {
           }
         }
 #if TANDEM_DS
-        EACH(r, RM) coopMatStore(ds[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH, ROW_MAJOR);
+        EACH(r, RM)
+          coopMatStore(ds[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH,
+                       ROW_MAJOR);
 #endif
         if (COL_STEPS == 1) break; // no loop, so that addresses are constants
       }
@@ -304,9 +318,12 @@ void main() {
 #if TANDEM_PARTS
     Parts4 to = part_rows(block.ds, part, row0, block.head_dim);
 #else
-    View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+    View d_k =
+        kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
 #endif
-    EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
+    EACH(r, RM)
+      EACH(d, D_OUT)
+        ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
 #if TANDEM_PARTS
     STORE_PART(acc_k, to, D_OUT, block.head_dim)
 #else
@@ -319,7 +336,8 @@ void main() {
     Parts4 to = part_rows(uint(block.first), part, row0, block.head_dim_v);
     STORE_PART(acc_v, to, DV_OUT, block.head_dim_v)
 #else
-    View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+    View d_v =
+        kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
     PUT_BLOCKS(acc_v, DV_OUT)
     store_rows(d_v, row0, DV_CHUNKS, entry.seq_kv);
 #endif

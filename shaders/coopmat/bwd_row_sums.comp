@@ -42,32 +42,34 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
   for (int row = LANE; row < MM; row += SUBGROUP) {
     if (row0 + row >= block.seq_q) continue;
     const float y = SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH);
-    Store1(stat_address(address, head, block.seq_q, row0 + row)).w = row0 + row < entry.seq_q ? floatBitsToUint(y) : 0;
+    Store1(stat_address(address, head, block.seq_q, row0 + row)).w =
+        row0 + row < entry.seq_q ? floatBitsToUint(y) : 0;
   }
   subgroupBarrier();
 }
 
 // Sums the elements' parts over each row of a block, and stores the rows' numbers. head counts over
 // all batch entries; from: the block's first row.
-#define FINISH_SUMS(dot, mass, lift, far_dot, spread)                                                              \
-  row_sum(dot);                                                                                                    \
-  if (NORM == ENTMAX) {                                                                                            \
-    row_sum(mass);                                                                                                 \
-    ELEMENTS(k, dot) dot[k] = mass[k] != 0 ? dot[k] / mass[k] : 0.0;                                               \
-  }                                                                                                                \
-  store_stats(push.delta, dot, head, from);                                                                        \
-  if (ROW_TAU != 0) {                                                                                              \
-    ACC n; /* number of keys that a row sees */                                                                    \
-    ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))            \
-    row_sum(lift);                                                                                                 \
-    ELEMENTS(k, n) lift[k] = n[k] > 0 ? lift[k] / n[k] : 0.0;                                                      \
-    store_stats(push.tau_rows, lift, head, from);                                                                  \
-  }                                                                                                                \
-  if (ROW_SLOPE != 0) {                                                                                            \
-    row_sum(far_dot);                                                                                              \
-    row_sum(spread);                                                                                               \
-    ELEMENTS(k, dot) spread[k] = far_dot[k] - dot[k] * spread[k];                                                  \
-    store_stats(push.slope_rows, spread, head, from);                                                              \
+#define FINISH_SUMS(dot, mass, lift, far_dot, spread)                                           \
+  row_sum(dot);                                                                                 \
+  if (NORM == ENTMAX) {                                                                         \
+    row_sum(mass);                                                                              \
+    ELEMENTS(k, dot) dot[k] = mass[k] != 0 ? dot[k] / mass[k] : 0.0;                            \
+  }                                                                                             \
+  store_stats(push.delta, dot, head, from);                                                     \
+  if (ROW_TAU != 0) {                                                                           \
+    ACC n; /* number of keys that a row sees */                                                 \
+    ROWS_TO_MATRIX(n, row,                                                                      \
+                   float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv))) \
+    row_sum(lift);                                                                              \
+    ELEMENTS(k, n) lift[k] = n[k] > 0 ? lift[k] / n[k] : 0.0;                                   \
+    store_stats(push.tau_rows, lift, head, from);                                               \
+  }                                                                                             \
+  if (ROW_SLOPE != 0) {                                                                         \
+    row_sum(far_dot);                                                                           \
+    row_sum(spread);                                                                            \
+    ELEMENTS(k, dot) spread[k] = far_dot[k] - dot[k] * spread[k];                               \
+    store_stats(push.slope_rows, spread, head, from);                                           \
   }
 
 #if TANDEM_LEAN
@@ -85,7 +87,8 @@ void main() {
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  View d_o =
+      q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
 
@@ -141,13 +144,15 @@ void main() {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_STEP(s, slope, bias, 0, my_row0, j0, false,
+                  t < tiles.full_begin || t >= tiles.full_end)
       if (far) {
         FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
       }
       if (NORM == ENTMAX) { // without a weight in the block, nothing follows
         bool any = false;
-        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
+        EACH(q, STEP_BLOCKS)
+          ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
         EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }

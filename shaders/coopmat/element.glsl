@@ -83,10 +83,12 @@ float alibi_at(float s, int t, float slope) {
   precise float x = s - far;
   return x;
 }
-float alibi_of(const in uint r, const in uint c, const in float s, const in int t0, const in float slope) {
+float alibi_of(const in uint r, const in uint c, const in float s, const in int t0,
+               const in float slope) {
   return alibi_at(s, t0 + int(r) - KEY_STEP * int(c), slope);
 }
-float alibi_flipped(const in uint r, const in uint c, const in float s, const in int t0, const in float slope) {
+float alibi_flipped(const in uint r, const in uint c, const in float s, const in int t0,
+                    const in float slope) {
   return alibi_at(s, t0 + int(c) - KEY_STEP * int(r), slope);
 }
 #endif
@@ -144,7 +146,8 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
 float band_limit(int x) { return float(clamp(x, -0x100000, 0x100000)); }
 void mask_block(inout ACC s, int i0, int j0, bool flip) {
   const TandemBand band = mask_band();
-  const float high = band_limit(i0 + band.off + band.right - j0), low = band_limit(i0 + band.off - band.left - j0);
+  const float high = band_limit(i0 + band.off + band.right - j0),
+              low = band_limit(i0 + band.off - band.left - j0);
   const float keys = band_limit(entry.seq_kv - j0), scale = folded ? 1.0 : block.scale;
   ACC queries = query_numbers(flip), numbers = key_numbers(flip);
   ELEMENTS(k, s) {
@@ -162,7 +165,8 @@ void keep_block(inout ACC s, int i0, int j0, bool flip) {
     if (!is_kept(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
 }
 #define KEEP_TILE(s, i0, j0) \
-  EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
+  EACH(r, RM)                \
+    EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
 #define KEEP_STEP(s, i0, j0, flip) \
   EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);
 #else
@@ -170,7 +174,8 @@ void keep_block(inout ACC s, int i0, int j0, bool flip) {
 // counted from the first ones of its part. Words and bits come as matrices of floats, with which
 // nothing is computed, so that no element's row and column have to be known.
 void keep_block(inout ACC s, int i, int j) {
-  const int row = MY_SCRATCH + KEEP_AT + (FLIPS ? i : j / 32 * OWN + i) / 4, key = KEY_BITS + j % 32 / 4;
+  const int row = MY_SCRATCH + KEEP_AT + (FLIPS ? i : j / 32 * OWN + i) / 4,
+            key = KEY_BITS + j % 32 / 4;
   ACC words, bits;
   if (FLIPS) {
     coopMatLoad(words, scratch, row, 0, ROW_MAJOR);
@@ -179,13 +184,16 @@ void keep_block(inout ACC s, int i, int j) {
     coopMatLoad(words, scratch, row, 0, COL_MAJOR);
     coopMatLoad(bits, iota, key, 0, ROW_MAJOR);
   }
-  ELEMENTS(k, s) s[k] = (floatBitsToUint(words[k]) & floatBitsToUint(bits[k])) != 0 ? s[k] : HIDDEN_SCORE;
+  ELEMENTS(k, s)
+    s[k] = (floatBitsToUint(words[k]) & floatBitsToUint(bits[k])) != 0 ? s[k] : HIDDEN_SCORE;
 }
-#define KEEP_TILE(s, i0, j0) EACH(r, RM) EACH(n, NB) keep_block(s[r][n], r * MM, n * MN);
+#define KEEP_TILE(s, i0, j0) \
+  EACH(r, RM)                \
+    EACH(n, NB) keep_block(s[r][n], r* MM, n* MN);
 // Streamed tiles begin at multiples of COLS.
-#define KEEP_STEP(s, i0, j0, flip)                                                    \
-  EACH(q, STEP_BLOCKS)                                                                \
-    keep_block(s[q], (flip ? (i0) & (COLS - 1) : 0) + STEP_QUERY(q, flip),            \
+#define KEEP_STEP(s, i0, j0, flip)                                         \
+  EACH(q, STEP_BLOCKS)                                                     \
+    keep_block(s[q], (flip ? (i0) & (COLS - 1) : 0) + STEP_QUERY(q, flip), \
                (flip ? 0 : (j0) & (COLS - 1)) + STEP_KEY(q, flip));
 #endif
 
@@ -219,34 +227,37 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
 // loop (docs/kernels/coopmat.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
 #define MASK_TILE(s, i0, j0) \
-  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
-#define FINISH_SCORES(s, slope, bias, i0, j0, partial)                                                       \
-  if (HAS_SCORES) {                                                                                          \
-    EACH(r, RM) EACH(n, NB) {                                                                                \
-      ACC x;                                                                                                 \
-      if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                             \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);         \
-      score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
-    }                                                                                                        \
-  }                                                                                                          \
-  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
-    MASK_TILE(s, i0, j0)                                                                                     \
-  }                                                                                                          \
-  if (KEEP != 0) {                                                                                           \
-    KEEP_TILE(s, i0, j0)                                                                                     \
+  EACH(r, RM)                \
+    EACH(n, NB) mask_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
+#define FINISH_SCORES(s, slope, bias, i0, j0, partial)                              \
+  if (HAS_SCORES) {                                                                 \
+    EACH(r, RM)                                                                     \
+      EACH(n, NB) {                                                                 \
+        ACC x;                                                                      \
+        if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);  \
+        if (BIAS_SCORES && BIAS_MATRICES)                                           \
+          x = bias_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);              \
+        score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false); \
+      }                                                                             \
+  }                                                                                 \
+  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                        \
+    MASK_TILE(s, i0, j0)                                                            \
+  }                                                                                 \
+  if (KEEP != 0) {                                                                  \
+    KEEP_TILE(s, i0, j0)                                                            \
   }
 // The same for one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
-#define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                             \
-  if (HAS_SCORES) {                                                                                          \
-    EACH(q, STEP_BLOCKS) {                                                                                   \
-      ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(BIAS_OF(bias, [q]), part, flip);                      \
-      score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
-    }                                                                                                        \
-  }                                                                                                          \
-  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
-    EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
-  }                                                                                                          \
-  if (KEEP != 0) {                                                                                           \
-    KEEP_STEP(s, i0, j0, flip)                                                                               \
+#define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                   \
+  if (HAS_SCORES) {                                                                                \
+    EACH(q, STEP_BLOCKS) {                                                                         \
+      ACC x;                                                                                       \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(BIAS_OF(bias, [q]), part, flip);            \
+      score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);      \
+    }                                                                                              \
+  }                                                                                                \
+  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                       \
+    EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip); \
+  }                                                                                                \
+  if (KEEP != 0) {                                                                                 \
+    KEEP_STEP(s, i0, j0, flip)                                                                     \
   }

@@ -25,8 +25,8 @@ int next_live(int t, TandemTiles tiles, int row0) {
   if (SKIP_ENTMAX) {
     [[dont_unroll]] while (t < tiles.end && !is_live_tile(t - tiles.begin)) t++;
     if (!SKIP_KEEP) return t;
-    [[dont_unroll]] for (; t < tiles.end; t++)
-      if (is_live_tile(t - tiles.begin) && keeps_any(row0, t * COLS, false)) break;
+    [[dont_unroll]] for (; t < tiles.end; t++) if (is_live_tile(t - tiles.begin) &&
+                                                   keeps_any(row0, t * COLS, false)) break;
     return t;
   }
   return next_tile(t, tiles.end, row0, false);
@@ -42,7 +42,7 @@ float entmax_step(float count, float sum, float sum2) {
 // State of a block of rows. moving: 1 in rows whose search has not ended.
 // Not a struct, for the reason in bias.glsl: SEARCH_ARRAY declares that of an array of blocks, and
 // SEARCH_OF passes a block's to the functions, which take it by SEARCH.
-#define SEARCH_ARRAY(x, dims)                                                                \
+#define SEARCH_ARRAY(x, dims)                                                                 \
   ACC x##_top dims, x##_low dims, x##_high dims, x##_t dims, x##_moving dims, x##_count dims, \
       x##_sum dims, x##_sum2 dims;
 #define SEARCH_OF(x, index)                                                                     \
@@ -90,7 +90,8 @@ bool end_pass(SEARCH, ACC keys, bool first) {
     row_max(top);
     ELEMENTS(k, keys) {
       const bool exists = top[k] != HIDDEN_SCORE && keys[k] > 0;
-      const float least = top[k] - 1.0, most = top[k] - exp2(-extra.entmax_scale * log2(max(keys[k], 1.0)));
+      const float least = top[k] - 1.0,
+                  most = top[k] - exp2(-extra.entmax_scale * log2(max(keys[k], 1.0)));
       low[k] = exists ? least : low[k];
       high[k] = exists ? most : high[k];
       t[k] = low[k];
@@ -105,7 +106,8 @@ bool end_pass(SEARCH, ACC keys, bool first) {
   ELEMENTS(k, keys) {
     const bool is_moving = moving[k] != 0;
     const float now = t[k], step = entmax_step(count[k], sum[k], sum2[k]);
-    const float least = step >= 0 ? max(low[k], now) : low[k], most = step >= 0 ? high[k] : min(high[k], now);
+    const float least = step >= 0 ? max(low[k], now) : low[k],
+                most = step >= 0 ? high[k] : min(high[k], now);
     float next = now + step;
     // A step of a few units in the last place is taken, and ends the search.
     bool last = abs(step) <= 4e-7 * max(abs(now), abs(top[k]));

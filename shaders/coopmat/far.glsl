@@ -56,12 +56,14 @@ void far_block(inout ACC s, View q, View k, int head, int i0, int j0, bool flip)
     i += none_j;
     j += none_i;
     bool far = false;
-    if (i < entry.seq_q) far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w));
+    if (i < entry.seq_q)
+      far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w));
     float x = 0;
     if (far) x = far_score(q, k, head, i, j);
     ELEMENTS(n, s) s[n] = far && n == e ? x : s[n];
   }
 }
 // A macro, as a function would copy arrays of matrices (element.glsl).
-#define FAR_STEP(s, q, k, head, i0, j0, flip)                                                                              \
-  EACH(own, STEP_BLOCKS) far_block(s[own], q, k, head, i0 + STEP_QUERY(own, flip), j0 + STEP_KEY(own, flip), flip);
+#define FAR_STEP(s, q, k, head, i0, j0, flip) \
+  EACH(own, STEP_BLOCKS)                      \
+    far_block(s[own], q, k, head, i0 + STEP_QUERY(own, flip), j0 + STEP_KEY(own, flip), flip);

@@ -96,7 +96,8 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
     l[k] *= factor[k];
     m[k] = natural_score(m[k]);
     if (SINK != 0 && l[k] != 0) { // one more score without a value, in rows that see a key
-      const float sink = SINK > 1 ? sinks[k] : head_sink, top = max(m[k], sink), keep = weight(m[k], top);
+      const float sink = SINK > 1 ? sinks[k] : head_sink, top = max(m[k], sink),
+                  keep = weight(m[k], top);
       factor[k] *= keep;
       l[k] = l[k] * keep + weight(sink, top);
       // The weights of lost rows may be infinite, whatever the sink. Their own m leaves them lost.
@@ -108,17 +109,18 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
 }
 // From a tile's scores s[RM][NB]: the largest score in each place of a block, the origins of the
 // rows' weights, and whether a score changes a row's maximum (SLACK).
-#define BEGIN_ROWS(s, m, top, origin, grows)                                     \
-  ACC top[RM];                                                                   \
-  OWN_ORIGIN                                                                     \
-  bool grows = false;                                                            \
-  EACH(r, RM) {                                                                  \
-    top[r] = s[r][0];                                                            \
-    EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
-    ELEMENTS(k, top[r]) {                                                        \
-      origin[r][k] = log2_origin(m[r][k]);                                       \
-      grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
-    }                                                                            \
+#define BEGIN_ROWS(s, m, top, origin, grows)                              \
+  ACC top[RM];                                                            \
+  OWN_ORIGIN                                                              \
+  bool grows = false;                                                     \
+  EACH(r, RM) {                                                           \
+    top[r] = s[r][0];                                                     \
+    EACH(n, NB)                                                           \
+      ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);         \
+    ELEMENTS(k, top[r]) {                                                 \
+      origin[r][k] = log2_origin(m[r][k]);                                \
+      grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK; \
+    }                                                                     \
   }
 // Stores the rows' lse, which lies in the subgroup's scratch. head counts over batch entries, or
 // parts, and heads.
@@ -141,20 +143,25 @@ const bool REDO = KV_ROW < 0;
 void redo_rows() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int part = place.batch, b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
+  const int part = place.batch, b = SPLIT != 0 ? part / block.splits : part, h = place.head,
+            hk = h / block.group;
   const int row0 = place.tile * ROWS, head = part * block.heads_q + h;
   set_entry(b);
   set_head(b, h);
   const View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-  const View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  const View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  const View k =
+      kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  const View v =
+      kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
-                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v,
+                                     (push.wide & 8u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
   [[dont_unroll]] for (int n = TID; n < ROWS; n += WG) {
     const int i = row0 + n;
-    if (i >= entry.seq_q || tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv) == 0) continue;
+    if (i >= entry.seq_q || tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv) == 0)
+      continue;
     if (is_lost(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w)))
       redo_row(q, k, v, o, head, h, i, tiles.begin * COLS, min(tiles.end * COLS, entry.seq_kv));
   }
@@ -229,22 +236,25 @@ void main() {
         BIAS_ARRAY(bias, [RM][NB])
         FETCH_BIAS(bias, row0, col0)
         ACC s[RM][NB], slope[RM][NB];
-        EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
-        EACH(d, D_BLOCKS) EACH(n, NB) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, mq, 1, r, d)
-            s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+        EACH(r, RM)
+          EACH(n, NB) s[r][n] = ACC(0.0);
+        EACH(d, D_BLOCKS)
+          EACH(n, NB) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
+            EACH(r, RM) {
+              LEFT_OPERAND(x, mq, 1, r, d)
+              s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+            }
           }
-        }
         FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end)
         if (NORM == ENTMAX) {
           bool any = false;
-          EACH(r, RM) EACH(n, NB) {
-            const bool counts = search_block(SEARCH_OF(search, [r]), s[r][n], pass == 0);
-            any = any || counts;
-          }
+          EACH(r, RM)
+            EACH(n, NB) {
+              const bool counts = search_block(SEARCH_OF(search, [r]), s[r][n], pass == 0);
+              any = any || counts;
+            }
           if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
         } else {
           BEGIN_ROWS(s, m, top, origin, grows)
@@ -258,7 +268,9 @@ void main() {
               }
             }
           }
-          EACH(r, RM) EACH(n, NB) ELEMENTS(k, m[r]) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
+          EACH(r, RM)
+            EACH(n, NB)
+              ELEMENTS(k, m[r]) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
         }
       }
       if (NORM == ENTMAX) {
@@ -266,7 +278,8 @@ void main() {
         EACH(r, RM) {
           ACC keys;
           ROWS_TO_MATRIX(keys, row,
-                         float(tandem_key_count(mask_band(), my_row0 + r * MM + row, entry.seq_q, entry.seq_kv)))
+                         float(tandem_key_count(mask_band(), my_row0 + r * MM + row, entry.seq_q,
+                                                entry.seq_kv)))
           const bool still = end_pass(SEARCH_OF(search, [r]), keys, pass == 0);
           moves = moves || still;
         }
@@ -310,34 +323,39 @@ void main() {
       const int t = next, col0 = t * COLS;
       fetch_tile(stage_1, v, col0, DV_CHUNKS);
       put_keep();
-      next = next_live(t + 1, tiles, row0); // while S has no registers, which keep needs for its loads
+      next =
+          next_live(t + 1, tiles, row0); // while S has no registers, which keep needs for its loads
       if (!BIAS_FIRST) {
         FETCH_BIAS(bias, row0, col0)
       }
       ACC s[RM][NB], slope[RM][NB];
-      EACH(r, RM) EACH(n, NB) {
-        if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
-        s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
-      }
+      EACH(r, RM)
+        EACH(n, NB) {
+          if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
+          s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
+        }
       const bool partial = t < tiles.full_begin || t >= tiles.full_end;
       if (MASKS_FIRST && NEEDS_MASK(partial)) {
         MASK_TILE(s, my_row0, col0)
       }
-      EACH(d, D_BLOCKS) EACH(n, NB) {
-        OPERAND_B y;
-        coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
-        EACH(r, RM) {
-          LEFT_OPERAND(x, mq, 1, r, d)
-          s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+      EACH(d, D_BLOCKS)
+        EACH(n, NB) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, mq, 1, r, d)
+            s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+          }
         }
-      }
       put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
       barrier();
       if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
       FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
       if (NORM != SOFTMAX) { // m is lse or the threshold, l elastic's share
-        EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
+        EACH(n, NB)
+          EACH(r, RM)
+            ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
       } else {
         // One branch for all of the subgroup's rows, and all exponentials behind it.
         BEGIN_ROWS(s, m, top, origin, grows)
@@ -351,31 +369,36 @@ void main() {
               origin[r][k] = log2_origin(m[r][k]);
               l[r][k] = kept(l[r][k], keep[k]);
             }
-            EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] = kept(acc[r][d][k], keep[k]);
+            EACH(d, DV_OUT)
+              ELEMENTS(k, keep) acc[r][d][k] = kept(acc[r][d][k], keep[k]);
           }
         }
-        EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
-          s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
-          l[r][k] += s[r][n][k];
-        }
+        EACH(n, NB)
+          EACH(r, RM)
+            ELEMENTS(k, l[r]) {
+              s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
+              l[r][k] += s[r][n][k];
+            }
       }
       OPERAND_A p[RM][COL_STEPS];
       BEFORE(p[RM])
-      EACH(n, NB) EACH(r, RM) {
-        if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
-          ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+      EACH(n, NB)
+        EACH(r, RM) {
+          if (DROPOUT != 0) {
+            ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
+            ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+          }
+          PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // if a weight is NaN, so is l
         }
-        PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // if a weight is NaN, so is l
-      }
       if (BIAS_FIRST) { // for the next tile, as S has left its registers
         FETCH_BIAS(bias, row0, COL_OF(next))
       }
-      EACH(n, COL_STEPS) EACH(d, DV_OUT) {
-        OPERAND_B y;
-        coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);
-        EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
-      }
+      EACH(n, COL_STEPS)
+        EACH(d, DV_OUT) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);
+          EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
+        }
       if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
       barrier();
     }
@@ -385,16 +408,21 @@ void main() {
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h, my_row0 + r * MM);
-      EACH(d, DV_OUT) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
+      EACH(d, DV_OUT)
+        ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }
 #if !TANDEM_BF16
-  if (SPLIT == 0) EACH(r, RM) EACH(d, DV_OUT) ELEMENTS(k, m[r]) acc[r][d][k] = tandem_f16_average(acc[r][d][k]);
+  if (SPLIT == 0)
+    EACH(r, RM)
+      EACH(d, DV_OUT)
+        ELEMENTS(k, m[r]) acc[r][d][k] = tandem_f16_average(acc[r][d][k]);
 #endif
   // All matrices are put into shared memory first (the reason is in stage.glsl), lse after all that
   // uses the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
-                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v,
+                                     (push.wide & 8u) != 0);
 #if TANDEM_TENSOR
   if (SPLIT == 0) {
     STORE_ROWS(acc, o, my_row0, DV_OUT, entry.seq_q)
@@ -407,7 +435,8 @@ void main() {
   } else if (PARTS_FIT) {
     PUT_PARTS(acc)
   } else {
-    EACH(r, RM) EACH(d, DV_OUT) store_part(o, my_row0 + r * MM, d * MN, acc[r][d]);
+    EACH(r, RM)
+      EACH(d, DV_OUT) store_part(o, my_row0 + r * MM, d * MN, acc[r][d]);
   }
 #endif
   EACH(r, RM) {

@@ -21,10 +21,10 @@ ACC own_rows(int from) {
 
 // Ends a basic block: Mesa copies what a loop changes at the end of the block that changes it, so a
 // block with many products would hold all accumulators twice. No sequence has a negative length.
-#define END_BLOCK(x)       \
-  if (block.seq_q < 0) {   \
-    iota[0] = vec4(0);     \
-    x = ACC(0.0);          \
+#define END_BLOCK(x)     \
+  if (block.seq_q < 0) { \
+    iota[0] = vec4(0);   \
+    x = ACC(0.0);        \
   }
 
 const int AT_PLACE = 24, AT_ENTRY = 27;
@@ -63,9 +63,11 @@ void park_place(Place place) {
 }
 Place parked_place() {
   if (LENGTHS_Q != 0 || LENGTHS_KV != 0)
-    entry = Entry(int(lean_words[AT_ENTRY]), int(lean_words[AT_ENTRY + 1]), int(lean_words[AT_ENTRY + 2]),
-                  int(lean_words[AT_ENTRY + 3]), int(lean_words[AT_ENTRY + 4]));
-  return Place(int(lean_words[AT_PLACE]), int(lean_words[AT_PLACE + 1]), int(lean_words[AT_PLACE + 2]));
+    entry = Entry(int(lean_words[AT_ENTRY]), int(lean_words[AT_ENTRY + 1]),
+                  int(lean_words[AT_ENTRY + 2]), int(lean_words[AT_ENTRY + 3]),
+                  int(lean_words[AT_ENTRY + 4]));
+  return Place(int(lean_words[AT_PLACE]), int(lean_words[AT_PLACE + 1]),
+               int(lean_words[AT_PLACE + 2]));
 }
 
 // Declares where the workgroup is.
@@ -82,7 +84,8 @@ void far_block_in_scratch(inout ACC s, View q, View k, int head, int i0, int j0,
   [[dont_unroll]] for (int n = LANE; n < MM * MN; n += SUBGROUP) {
     const int row = n / MN, col = n % MN, i = i0 + (flip ? col : row), j = j0 + (flip ? row : col);
     bool far = false;
-    if (i < entry.seq_q) far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w));
+    if (i < entry.seq_q)
+      far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w));
     if (far) SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH + col) = far_score(q, k, head, i, j);
   }
   subgroupBarrier();

@@ -10,14 +10,16 @@ void put_own_step(int a, int a0, int b, int b0, int step) {
   barrier(); // the readers of the step before are done
   [[dont_unroll]] for (int n = TID; n < (ROWS + COLS) * STEP_CHUNKS; n += WG) {
     const int row = n / STEP_CHUNKS, chunk = n % STEP_CHUNKS;
-    streamed[row * STEP_PITCH + chunk] = row < ROWS ? load_chunk(parked(a), a0 + row, step * STEP_CHUNKS + chunk)
-                                                    : load_chunk(parked(b), b0 + row - ROWS, step * STEP_CHUNKS + chunk);
+    streamed[row * STEP_PITCH + chunk] =
+        row < ROWS ? load_chunk(parked(a), a0 + row, step * STEP_CHUNKS + chunk)
+                   : load_chunk(parked(b), b0 + row - ROWS, step * STEP_CHUNKS + chunk);
   }
   barrier();
 }
 
 // Adds dS of the members of a split to acc. i0: row of bias.
-void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split, int i0, int key_tile) {
+void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split, int i0,
+                 int key_tile) {
   const int end = split_begin(split + 1), col0 = key_tile * COLS;
   if (TID == 0) OWN_WORD = 0;
   barrier();
@@ -40,7 +42,9 @@ void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split,
         const int row = m.row0 + BLOCK_ROW + n;
         OWN_NUMBER(n) = row_origin(m.head, row);
         OWN_NUMBER(MM + n) =
-            row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w) : 0.0;
+            row < entry.seq_q
+                ? uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w)
+                : 0.0;
         OWN_NUMBER(2 * MM + n) = share_of(row);
       }
       if (own_far) atomicMax(OWN_WORD, turns);
@@ -59,10 +63,13 @@ void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split,
       FETCH_BIAS(bias, row0, col0)
       FINISH_SCORES(s, slope, bias, my_row0, col0, place.batch != 0)
       if (OWN_WORD == turns) {
-        EACH(n, NB) far_block_in_scratch(s[0][n], parked(0), parked(1), place.head, my_row0, col0 + n * MN, false);
+        EACH(n, NB)
+          far_block_in_scratch(s[0][n], parked(0), parked(1), place.head, my_row0, col0 + n * MN,
+                               false);
       }
       ACC origin = own_rows(0);
-      EACH(n, NB) ELEMENTS(k, origin) s[0][n][k] = base_at(s[0][n][k], origin[k]);
+      EACH(n, NB)
+        ELEMENTS(k, origin) s[0][n][k] = base_at(s[0][n][k], origin[k]);
     }
     ACC dp[RM][NB];
     EACH(n, NB) dp[0][n] = ACC(0.0);

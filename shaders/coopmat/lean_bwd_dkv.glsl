@@ -29,15 +29,18 @@ void form_gradient(bool of_v, TandemTiles tiles, int heads) {
       put_rows(SECOND, COLS, parked(3), col0, DV_CHUNKS, true);
       turns++;
       own_far = false;
-      for (int n = TID; n < STATS * COLS; n += WG) stats[n / 4][n % 4] = fetch_stat(inputs.head, n, col0);
+      for (int n = TID; n < STATS * COLS; n += WG)
+        stats[n / 4][n % 4] = fetch_stat(inputs.head, n, col0);
       if (own_far) atomicMax(OWN_WORD, turns);
       barrier();
       PARKED_PLACE
       next = next_tile(t + 1, tiles.end, row0, true);
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MK * PITCH, i0 = col0 + n * MK;
-        FORM_STEP(s, slope, 2, at, i0, 0, row0, BLOCK_ROW, true, t < tiles.full_begin || t >= tiles.full_end)
-        if (OWN_WORD == turns) far_block_in_scratch(s[0], parked(0), parked(1), inputs.head, i0, my_row0, true);
+        FORM_STEP(s, slope, 2, at, i0, 0, row0, BLOCK_ROW, true,
+                  t < tiles.full_begin || t >= tiles.full_end)
+        if (OWN_WORD == turns)
+          far_block_in_scratch(s[0], parked(0), parked(1), inputs.head, i0, my_row0, true);
         FORM_BASES(s[0], live, STEP_STATS(origin, 0))
         if (live) {
           if (of_v) {
@@ -86,11 +89,13 @@ void form_gradient(bool of_v, TandemTiles tiles, int heads) {
   barrier();
   const int b = place.batch, hk = place.head;
   if (of_v)
-    store_rows(kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0), row0, DV_CHUNKS,
-               entry.seq_kv);
+    store_rows(
+        kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0),
+        row0, DV_CHUNKS, entry.seq_kv);
   else
-    store_rows(kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0), row0, D_CHUNKS,
-               entry.seq_kv);
+    store_rows(
+        kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0),
+        row0, D_CHUNKS, entry.seq_kv);
 }
 
 void main() {

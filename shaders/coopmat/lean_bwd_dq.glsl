@@ -64,9 +64,11 @@ void main() {
       next = next_tile(t + 1, tiles.end, row0, false);
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MK * PITCH, j0 = col0 + n * MK;
-        FORM_STEP(s, slope, 2, at, row0, BLOCK_ROW, col0, n * MK, false, t < tiles.full_begin || t >= tiles.full_end)
+        FORM_STEP(s, slope, 2, at, row0, BLOCK_ROW, col0, n * MK, false,
+                  t < tiles.full_begin || t >= tiles.full_end)
         if (OWN_WORD != 0)
-          far_block_in_scratch(s[0], parked(0), parked(1), place.batch * block.heads_q + place.head, my_row0, j0, false);
+          far_block_in_scratch(s[0], parked(0), parked(1), place.batch * block.heads_q + place.head,
+                               my_row0, j0, false);
         FORM_BASES(s[0], live, ACC origin = own_rows(0))
         if (live) {
           ACC dp, ds;
@@ -103,7 +105,8 @@ void main() {
 
     {
       PARKED_PLACE
-      const View d_q = q_view(push.d_q, block.d_q, place.batch, place.head, stored_q(), block.head_dim, (push.wide & 16u) != 0);
+      const View d_q = q_view(push.d_q, block.d_q, place.batch, place.head, stored_q(),
+                              block.head_dim, (push.wide & 16u) != 0);
       barrier();
       EACH(d, D_OUT) {
         ELEMENTS(k, acc[d]) acc[d][k] *= block.scale;

@@ -66,25 +66,26 @@ void weigh(inout ACC s) {
 // From a tile's scores, the largest one in each place of a block.
 #define TOP_OF(top, s) \
   ACC top = s[0][0];   \
-  EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[0][n][k]);
+  EACH(n, NB)          \
+    ELEMENTS(k, top) top[k] = max(top[k], s[0][n][k]);
 
 // The scores of a tile whose keys are in shared memory.
-#define FORM_SCORES(s, row0, col0, partial)                                                          \
-  ACC s[1][NB], slope[1][NB];                                                                        \
-  BIAS_ARRAY(bias, [1][NB])                                                                          \
-  if (BIAS_FIRST) {                                                                                  \
-    FETCH_BIAS(bias, row0, col0)                                                                     \
-  }                                                                                                  \
-  EACH(n, NB) s[0][n] = first_block(BIAS_OF(bias, [0][SPAN_FIRST(n)]), n, false);                    \
-  if (MASKS_FIRST && NEEDS_MASK(partial)) {                                                          \
-    MASK_TILE(s, (row0) + BLOCK_ROW, col0)                                                           \
-  }                                                                                                  \
-  EACH(n, NB) {                                                                                      \
-    MULTIPLY_ROWS(s[0][n], 1, n * MN * PITCH, D_BLOCKS)                                              \
-  }                                                                                                  \
-  if (!BIAS_FIRST) {                                                                                 \
-    FETCH_BIAS(bias, row0, col0)                                                                     \
-  }                                                                                                  \
+#define FORM_SCORES(s, row0, col0, partial)                                       \
+  ACC s[1][NB], slope[1][NB];                                                     \
+  BIAS_ARRAY(bias, [1][NB])                                                       \
+  if (BIAS_FIRST) {                                                               \
+    FETCH_BIAS(bias, row0, col0)                                                  \
+  }                                                                               \
+  EACH(n, NB) s[0][n] = first_block(BIAS_OF(bias, [0][SPAN_FIRST(n)]), n, false); \
+  if (MASKS_FIRST && NEEDS_MASK(partial)) {                                       \
+    MASK_TILE(s, (row0) + BLOCK_ROW, col0)                                        \
+  }                                                                               \
+  EACH(n, NB) {                                                                   \
+    MULTIPLY_ROWS(s[0][n], 1, n* MN* PITCH, D_BLOCKS)                             \
+  }                                                                               \
+  if (!BIAS_FIRST) {                                                              \
+    FETCH_BIAS(bias, row0, col0)                                                  \
+  }                                                                               \
   FINISH_SCORES(s, slope, bias, (row0) + BLOCK_ROW, col0, partial)
 
 // A block of a split's partial output, in f32 without rounding.
@@ -141,7 +142,8 @@ void search_rows(TandemTiles tiles) {
     if (NORM == ENTMAX) {
       PARKED_PLACE
       ACC keys;
-      ROWS_TO_MATRIX(keys, row, float(tandem_key_count(mask_band(), my_row0 + row, entry.seq_q, entry.seq_kv)))
+      ROWS_TO_MATRIX(keys, row,
+                     float(tandem_key_count(mask_band(), my_row0 + row, entry.seq_q, entry.seq_kv)))
       search_high = load_l();
       const bool moves = end_pass(SEARCH_OF(search, ), keys, pass == 0);
       store_l(search_high);
@@ -177,7 +179,8 @@ void main() {
   {
     Place place;
     if (!find_place(block.heads_q, place)) return;
-    const int b = SPLIT != 0 ? place.batch / block.splits : place.batch, h = place.head, hk = h / block.group;
+    const int b = SPLIT != 0 ? place.batch / block.splits : place.batch, h = place.head,
+              hk = h / block.group;
     set_entry(b);
     park_place(place);
     park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, false));
@@ -194,7 +197,8 @@ void main() {
     PARKED_PLACE
     tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (SPLIT != 0) tiles = tandem_split_tiles(tiles, place.batch % block.splits, block.splits);
-    if (tiles.begin < tiles.end) set_head(SPLIT != 0 ? place.batch / block.splits : place.batch, place.head);
+    if (tiles.begin < tiles.end)
+      set_head(SPLIT != 0 ? place.batch / block.splits : place.batch, place.head);
     hold_rows(1, 0, row0, D_CHUNKS);
   }
   if (NORM != SOFTMAX) search_rows(tiles);
@@ -258,11 +262,13 @@ void main() {
   // uses the scratch.
   const int b = SPLIT != 0 ? part / block.splits : part;
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
-                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v,
+                                     (push.wide & 8u) != 0);
   barrier();
   EACH(d, DV_OUT) {
 #if !TANDEM_BF16
-    if (SPLIT == 0) ELEMENTS(k, acc[d]) acc[d][k] = tandem_f16_average(acc[d][k]);
+    if (SPLIT == 0)
+      ELEMENTS(k, acc[d]) acc[d][k] = tandem_f16_average(acc[d][k]);
 #endif
     if (SPLIT == 0)
       put_block_unrolled(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);

@@ -18,7 +18,7 @@ const int NB = COLS / MN; // blocks of columns
 #define MK MN
 #define COL_STEPS NB
 #define STEP_BLOCKS RM
-#define STEP_ROW(q) ((q) * MM)
+#define STEP_ROW(q) ((q)*MM)
 #define STEP_COL(q) 0
 #define AT_COL(x, q) x
 #define STEP_QUERY(q, flip) (flip ? 0 : q) * MM
@@ -67,7 +67,7 @@ const int ENTRIES = 1;
 #define TEAM_TID TID
 #define OWN_STREAMED(n) (n)
 #endif
-#define BLOCK_ROW (TEAM_SUBGROUP * RM * MM) // the subgroup's first row of the tile
+#define BLOCK_ROW (TEAM_SUBGROUP * RM * MM)     // the subgroup's first row of the tile
 #define OWN_BLOCK(r) (TEAM_SUBGROUP * RM + (r)) // number of the subgroup's r-th block of rows
 
 #if TANDEM_BF16
@@ -87,9 +87,7 @@ const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
 // block_key(): first key of a tile's n-th block, whose keys are KEY_STEP apart. key_place(): where
 // the tile's key in a row lies.
-int block_key(int first, int n) {
-  return PAIRS ? first + (n & ~1) * MN + (n & 1) : first + n * MN;
-}
+int block_key(int first, int n) { return PAIRS ? first + (n & ~1) * MN + (n & 1) : first + n * MN; }
 int key_place(int row) {
   return PAIRS ? (row & ~(2 * MN - 1)) + (row & 1) * MN + (row >> 1 & MN - 1) : row;
 }
@@ -134,7 +132,8 @@ const int BLOCK_CHUNKS = MM * MN / 8; // chunks of 8 elements of a block
 // A subgroup's own scratch; behind it, with keep, its bits of a tile (skip.glsl). Where nothing in
 // the loop over tiles needs the scratch, they lie in it: 24,576 bytes are soon full.
 const int PLAIN_SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;
-const bool SCRATCH_IDLE = int(TANDEM_CM2 == 0) + int(NORM != SOFTMAX) + int(BIAS != 0) + int(DROPOUT != 0) == 0;
+const bool SCRATCH_IDLE =
+    int(TANDEM_CM2 == 0) + int(NORM != SOFTMAX) + int(BIAS != 0) + int(DROPOUT != 0) == 0;
 #ifdef KEEP_BY_ELEMENT
 const int KEEP_ROOM = 0;
 #else
@@ -152,7 +151,7 @@ shared vec4 scratch[SUBGROUPS * SCRATCH];
 // 0, 1, 2, ...; with several entries at once also two numbers a row for each subgroup.
 const int IOTA = MM > MN ? MM : MN;
 #ifdef TAKES_ENTRIES
-const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MM / 2 : 0;
+const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS* MM / 2 : 0;
 #else
 const int ROW_NUMBERS = 0;
 #endif
@@ -178,7 +177,8 @@ void begin_iota() { // a barrier follows
   }
 #ifndef KEEP_BY_ELEMENT
   if (KEEP != 0) {
-    for (int n = TID; n < 32; n += WG) iota[KEY_BITS + key_place(n) / 4][key_place(n) % 4] = uintBitsToFloat(1u << n);
+    for (int n = TID; n < 32; n += WG)
+      iota[KEY_BITS + key_place(n) / 4][key_place(n) % 4] = uintBitsToFloat(1u << n);
   }
 #endif
 }
@@ -249,7 +249,8 @@ uvec4 packed_chunk(int n) {
   const int at = MY_SCRATCH + n / (MN / 8) * SCRATCH_PITCH + n % (MN / 8) * 2;
   const vec4 low = scratch[at], high = scratch[at + 1];
   return uvec4(to_bits16(low.x) | to_bits16(low.y) << 16, to_bits16(low.z) | to_bits16(low.w) << 16,
-               to_bits16(high.x) | to_bits16(high.y) << 16, to_bits16(high.z) | to_bits16(high.w) << 16);
+               to_bits16(high.x) | to_bits16(high.y) << 16,
+               to_bits16(high.z) | to_bits16(high.w) << 16);
 }
 #endif
 
@@ -281,12 +282,14 @@ OPERAND_A to_operand(ACC x, bool finite) {
   uvec4 packed[most];
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
-  EACH(i, most) if (LANE + i * SUBGROUP < BLOCK_CHUNKS) packed[i] = packed_chunk(LANE + i * SUBGROUP);
+  EACH(i, most)
+    if (LANE + i * SUBGROUP < BLOCK_CHUNKS) packed[i] = packed_chunk(LANE + i * SUBGROUP);
   subgroupBarrier();
   EACH(i, most) {
     const int n = LANE + i * SUBGROUP;
     if (n < BLOCK_CHUNKS)
-      scratch[MY_SCRATCH + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] = uintBitsToFloat(packed[i]);
+      scratch[MY_SCRATCH + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] =
+          uintBitsToFloat(packed[i]);
   }
 #else
   coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
@@ -344,10 +347,10 @@ void put_block(int to, ACC x) {
 // ---- numbers a row ----
 // A number for each of the block's rows, from its invocation (LANE < MM, or several times if
 // subgroups are smaller), as a matrix of equal columns.
-#define ROWS_TO_MATRIX(x, row, value)                                                         \
-  {                                                                                           \
-    for (int row = LANE; row < MM; row += SUBGROUP) SCRATCH_FLOAT(row) = value;               \
-    subgroupBarrier();                                                                        \
-    coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                                        \
-    subgroupBarrier();                                                                        \
+#define ROWS_TO_MATRIX(x, row, value)                                           \
+  {                                                                             \
+    for (int row = LANE; row < MM; row += SUBGROUP) SCRATCH_FLOAT(row) = value; \
+    subgroupBarrier();                                                          \
+    coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                          \
+    subgroupBarrier();                                                          \
   }

@@ -10,7 +10,7 @@
 // Two streamed tiles are in shared memory at a time, in the room through which the workgroup's own
 // rows pass. RM is 1 (pair_refusal(), src/plan/coopmat/planner.cpp).
 const int STAGES = 2;
-#define STAGE(n) ((n) * 2 * SECOND)
+#define STAGE(n) ((n)*2 * SECOND)
 // Whether what stands between the products needs the scratch that they passed through.
 const bool REUSES_SCRATCH = BIAS_CHUNKS || DROPOUT != 0;
 
@@ -19,23 +19,25 @@ const bool REUSES_SCRATCH = BIAS_CHUNKS || DROPOUT != 0;
 const int PART = MOST_BLOCKS > 1 ? MOST_BLOCKS / 2 : 1;
 const int PART_CHUNKS = PART * MK / 8;
 const int PARTS = (MOST_BLOCKS + PART - 1) / PART;
-#define PART_AT(r, d) ((BLOCK_ROW + (r) * MM) * PITCH + (second ? PART_CHUNKS : 0) + (d) * (MK / 8))
+#define PART_AT(r, d) ((BLOCK_ROW + (r)*MM) * PITCH + (second ? PART_CHUNKS : 0) + (d) * (MK / 8))
 
 void put_part(int to, View t, int r0, int chunk) {
   [[dont_unroll]] for (int n = TID; n < ROWS * PART_CHUNKS; n += WG)
-    streamed[to + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] = load_chunk(t, r0 + n / PART_CHUNKS, chunk + n % PART_CHUNKS);
+      streamed[to + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] =
+          load_chunk(t, r0 + n / PART_CHUNKS, chunk + n % PART_CHUNKS);
 }
 // The subgroup's rows of t, or of u in the second of the pair, as left operands x[RM][MOST_BLOCKS].
-#define LOAD_PAIR(x, t, u, r0)                                                                            \
-  EACH(part, PARTS) {                                                                                     \
-    barrier();                                                                                            \
-    put_part(0, t, r0, part * PART_CHUNKS);                                                               \
-    put_part(PART_CHUNKS, u, r0, part * PART_CHUNKS);                                                     \
-    barrier();                                                                                            \
-    EACH(r, RM) EACH(d, PART)                                                                             \
-      if (part * PART + d < MOST_BLOCKS)                                                                  \
-        coopMatLoad(x[r][part * PART + d], streamed, PART_AT(r, d), PITCH, ROW_MAJOR);                    \
-  }                                                                                                       \
+#define LOAD_PAIR(x, t, u, r0)                                                           \
+  EACH(part, PARTS) {                                                                    \
+    barrier();                                                                           \
+    put_part(0, t, r0, part* PART_CHUNKS);                                               \
+    put_part(PART_CHUNKS, u, r0, part* PART_CHUNKS);                                     \
+    barrier();                                                                           \
+    EACH(r, RM)                                                                          \
+      EACH(d, PART)                                                                      \
+        if (part * PART + d < MOST_BLOCKS)                                               \
+          coopMatLoad(x[r][part * PART + d], streamed, PART_AT(r, d), PITCH, ROW_MAJOR); \
+  }                                                                                      \
   barrier();
 
 // S in the first of the pair, dP in the second: x[RM]. at: the stage's rows that the subgroup
@@ -43,34 +45,34 @@ void put_part(int to, View t, int r0, int chunk) {
 // sums, over even and odd blocks of features, as a product waits for the one before it in its sum;
 // but where scores are compared with lse, they have to have the forward's last bit.
 const bool TWO_SUMS = NORM == SOFTMAX;
-#define PAIR_PRODUCTS(x, left, at)                                                  \
-  {                                                                                 \
-    ACC odd[RM];                                                                    \
-    EACH(r, RM) x[r] = odd[r] = ACC(0.0);                                           \
-    EACH(d, MOST_BLOCKS) {                                                          \
-      OPERAND_B y;                                                                  \
-      coopMatLoad(y, streamed, (at) + d * (MK / 8), PITCH, COL_MAJOR);              \
-      EACH(r, RM) {                                                                 \
-        if (!TWO_SUMS || d % 2 == 0)                                                \
-          x[r] = coopMatMulAdd(left[r][d], y, x[r]);                                \
-        else                                                                        \
-          odd[r] = coopMatMulAdd(left[r][d], y, odd[r]);                            \
-      }                                                                             \
-    }                                                                               \
-    if (TWO_SUMS) {                                                                 \
-      EACH(r, RM) x[r] += odd[r];                                                   \
-    }                                                                               \
+#define PAIR_PRODUCTS(x, left, at)                                     \
+  {                                                                    \
+    ACC odd[RM];                                                       \
+    EACH(r, RM) x[r] = odd[r] = ACC(0.0);                              \
+    EACH(d, MOST_BLOCKS) {                                             \
+      OPERAND_B y;                                                     \
+      coopMatLoad(y, streamed, (at) + d * (MK / 8), PITCH, COL_MAJOR); \
+      EACH(r, RM) {                                                    \
+        if (!TWO_SUMS || d % 2 == 0)                                   \
+          x[r] = coopMatMulAdd(left[r][d], y, x[r]);                   \
+        else                                                           \
+          odd[r] = coopMatMulAdd(left[r][d], y, odd[r]);               \
+      }                                                                \
+    }                                                                  \
+    if (TWO_SUMS) {                                                    \
+      EACH(r, RM) x[r] += odd[r];                                      \
+    }                                                                  \
   }
 // Zeros for the features that the narrower of the two streamed tensors does not have.
 const int LEAST_CHUNKS = D_BLOCKS < DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const int TAIL_CHUNKS = MOST_CHUNKS > LEAST_CHUNKS ? MOST_CHUNKS - LEAST_CHUNKS : 1;
-#define ZERO_TAILS                                                                                \
-  if (D_BLOCKS != DV_BLOCKS) {                                                                    \
-    [[dont_unroll]] for (int n = TID; n < STAGES * COLS * TAIL_CHUNKS; n += WG) {                 \
-      const int row = n / TAIL_CHUNKS;                                                            \
-      streamed[STAGE(row / COLS) + (DV_BLOCKS < D_BLOCKS ? SECOND : 0) + row % COLS * PITCH +     \
-               LEAST_CHUNKS + n % TAIL_CHUNKS] = uvec4(0);                                        \
-    }                                                                                             \
+#define ZERO_TAILS                                                                            \
+  if (D_BLOCKS != DV_BLOCKS) {                                                                \
+    [[dont_unroll]] for (int n = TID; n < STAGES * COLS * TAIL_CHUNKS; n += WG) {             \
+      const int row = n / TAIL_CHUNKS;                                                        \
+      streamed[STAGE(row / COLS) + (DV_BLOCKS < D_BLOCKS ? SECOND : 0) + row % COLS * PITCH + \
+               LEAST_CHUNKS + n % TAIL_CHUNKS] = uvec4(0);                                    \
+    }                                                                                         \
   }
 
 // Fetches a streamed tile's rows from r0 on, by 32 bits of index off the tensor's first row
@@ -100,12 +102,13 @@ void store_part_rows(View t, int from, int r0, int chunk, int limit) {
   [[dont_unroll]] for (int n = TID; n < ROWS * PART_CHUNKS; n += WG) {
     const int row = r0 + n / PART_CHUNKS, col = (chunk + n % PART_CHUNKS) * 8;
     if (row >= t.rows || col >= t.width) continue;
-    const uvec4 words = row < limit ? streamed[from + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] : uvec4(0);
+    const uvec4 words =
+        row < limit ? streamed[from + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;
-    else
-      [[dont_unroll]] for (int e = 0; e < 8 && col + e < t.width; e += 4)
+    else [[dont_unroll]]
+      for (int e = 0; e < 8 && col + e < t.width; e += 4)
         store_words(t, at, col + e, to_floats(e == 0 ? words.xyzw : words.zwxy));
   }
 }
@@ -114,9 +117,10 @@ void store_part_rows(View t, int from, int r0, int chunk, int limit) {
 // number of blocks is odd both have the middle one.
 const int HALF_OUT = (D_OUT + 1) / 2;
 #define FIRST_OUT (second ? D_OUT - HALF_OUT : 0)
-#define PUT_HALVES(x)                                                                                     \
-  barrier();                                                                                              \
-  EACH(r, RM) EACH(d, HALF_OUT)                                                                           \
-    if (D_OUT % 2 == 0 || d > 0 || !second)                                                               \
-      put_block((BLOCK_ROW + r * MM) * PITCH + (FIRST_OUT + d) * (MN / 8), x[r][d]);                      \
+#define PUT_HALVES(x)                                                                  \
+  barrier();                                                                           \
+  EACH(r, RM)                                                                          \
+    EACH(d, HALF_OUT)                                                                  \
+      if (D_OUT % 2 == 0 || d > 0 || !second)                                          \
+        put_block((BLOCK_ROW + r * MM) * PITCH + (FIRST_OUT + d) * (MN / 8), x[r][d]); \
   barrier();

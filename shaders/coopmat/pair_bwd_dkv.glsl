@@ -4,7 +4,7 @@
 // second, and both form the weights.
 #include "coopmat/pair.glsl"
 
-#define STATS_AT(stage, which) (((stage) * 3 + (which)) * COLS)
+#define STATS_AT(stage, which) (((stage)*3 + (which)) * COLS)
 #define LOAD_STATS(x, which) \
   ACC x;                     \
   if (which < STATS) coopMatLoad(x, stats, STATS_AT(stage, which) / 4, 0, ROW_MAJOR);
@@ -15,7 +15,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Num
 uint fetch_number(int head, int n, int col0) {
   if (n >= 2 * COLS) return 0u;
   const int i = col0 + n % COLS;
-  return Numbers(stat_address(n < COLS ? push.lse : push.delta, head, block.seq_q, 0)).w[TILES_EXIST ? i : min(i, entry.seq_q - 1)];
+  return Numbers(stat_address(n < COLS ? push.lse : push.delta, head, block.seq_q, 0))
+      .w[TILES_EXIST ? i : min(i, entry.seq_q - 1)];
 }
 float number_of(uint bits, int head, int n, int col0) {
   const int i = col0 + n % COLS;
@@ -35,26 +36,27 @@ float number_of(uint bits, int head, int n, int col0) {
 #endif
 #define FROM(tile) (min(tile, tiles.end - 1) * COLS)
 #define FETCH_Q(tile) fetch_rows(stage_1, q, FROM(tile), D_CHUNKS);
-#define PUT_Q(n, tile) put_tile(STAGE(n), stage_1, q, (tile) * COLS, D_CHUNKS);
-#define FETCH_DO(tile)                                                           \
-  {                                                                              \
-    fetch_rows(DO_STAGE, d_o, FROM(tile), DV_CHUNKS);                             \
-    EACH(i, STAT_TURNS) {                                                        \
-      const int word = TID + i * WG;                                             \
-      if (word < STATS * COLS) stat[i] = fetch_number(head, word, FROM(tile));   \
-    }                                                                            \
+#define PUT_Q(n, tile) put_tile(STAGE(n), stage_1, q, (tile)*COLS, D_CHUNKS);
+#define FETCH_DO(tile)                                                         \
+  {                                                                            \
+    fetch_rows(DO_STAGE, d_o, FROM(tile), DV_CHUNKS);                          \
+    EACH(i, STAT_TURNS) {                                                      \
+      const int word = TID + i * WG;                                           \
+      if (word < STATS * COLS) stat[i] = fetch_number(head, word, FROM(tile)); \
+    }                                                                          \
   }
-#define PUT_DO(n, tile)                                                                                    \
-  {                                                                                                        \
-    put_tile(STAGE(n) + SECOND, DO_STAGE, d_o, (tile) * COLS, DV_CHUNKS);                                   \
-    EACH(i, STAT_TURNS) {                                                                                  \
-      const int word = TID + i * WG;                                                                       \
-      if (word < STATS * COLS)                                                                             \
-        stats[(STATS_AT(n, 0) + word) / 4][word % 4] = number_of(stat[i], head, word, (tile) * COLS);      \
-    }                                                                                                      \
-    turns++;                                                                                               \
-    if (own_far) atomicMax(OWN_WORD, turns);                                                               \
-    own_far = false;                                                                                       \
+#define PUT_DO(n, tile)                                                 \
+  {                                                                     \
+    put_tile(STAGE(n) + SECOND, DO_STAGE, d_o, (tile)*COLS, DV_CHUNKS); \
+    EACH(i, STAT_TURNS) {                                               \
+      const int word = TID + i * WG;                                    \
+      if (word < STATS * COLS)                                          \
+        stats[(STATS_AT(n, 0) + word) / 4][word % 4] =                  \
+            number_of(stat[i], head, word, (tile)*COLS);                \
+    }                                                                   \
+    turns++;                                                            \
+    if (own_far) atomicMax(OWN_WORD, turns);                            \
+    own_far = false;                                                    \
   }
 
 void main() {
@@ -77,18 +79,21 @@ void main() {
   uint turns = 0; // tiles that were put so far; OWN_WORD: the last one with a far row
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  TandemTiles tiles = tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
+  TandemTiles tiles =
+      tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 #if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
   tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
-  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
+  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS),
+                  (block.seq_q + COLS - 1) / COLS);
 #endif
 
   OPERAND_A left[RM][MOST_BLOCKS];
   LOAD_PAIR(left, k, v, row0)
   ZERO_TAILS
   ACC acc[RM][MOST_OUT];
-  EACH(r, RM) EACH(d, MOST_OUT) acc[r][d] = ACC(0.0);
+  EACH(r, RM)
+    EACH(d, MOST_OUT) acc[r][d] = ACC(0.0);
   // Rows of the first and of the second products in a stage: of q or d_o, and of the other one.
   const int first_at = second ? SECOND : 0, then_at = second ? 0 : SECOND;
 
@@ -96,7 +101,8 @@ void main() {
     const int h = hk * block.group + g, head = b * block.heads_q + h;
     set_head(b, h);
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    View d_o =
+        q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_DS
     ds_from = ds_address(block.ds, chunk_head * block.group + g, row0);
     DsStore to = DsStore(ds_from);
@@ -165,16 +171,18 @@ void main() {
 #else
       FETCH_DO(next)
 #endif
-#define ACCUMULATE_BLOCK(d)                                                                    \
-  {                                                                                            \
-    OPERAND_B y;                                                                               \
-    coopMatLoad(y, streamed, at + then_at + (d) * (MN / 8), PITCH, ROW_MAJOR);                 \
-    EACH(r, RM) acc[r][d] = coopMatMulAdd(own[r], y, acc[r][d]);                               \
+#define ACCUMULATE_BLOCK(d)                                                    \
+  {                                                                            \
+    OPERAND_B y;                                                               \
+    coopMatLoad(y, streamed, at + then_at + (d) * (MN / 8), PITCH, ROW_MAJOR); \
+    EACH(r, RM) acc[r][d] = coopMatMulAdd(own[r], y, acc[r][d]);               \
   }
       EACH(d, MOST_BLOCKS) ACCUMULATE_BLOCK(d)
 #if TANDEM_DS
       if (second) {
-        EACH(r, RM) coopMatStore(own[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH, ROW_MAJOR);
+        EACH(r, RM)
+          coopMatStore(own[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH,
+                       ROW_MAJOR);
       }
       t = next;
       next = after;
@@ -188,14 +196,19 @@ void main() {
     }
   }
 
-  View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
-  View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+  View d_k =
+      kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+  View d_v =
+      kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
   const float scale = second ? block.scale : 1.0;
-  EACH(r, RM) EACH(d, MOST_OUT) ELEMENTS(n, acc[r][d]) acc[r][d][n] *= scale;
+  EACH(r, RM)
+    EACH(d, MOST_OUT)
+      ELEMENTS(n, acc[r][d]) acc[r][d][n] *= scale;
   EACH(part, PARTS) {
     barrier();
-    EACH(r, RM) EACH(d, PART)
-      if (part * PART + d < MOST_OUT) put_block(PART_AT(r, d), acc[r][part * PART + d]);
+    EACH(r, RM)
+      EACH(d, PART)
+        if (part * PART + d < MOST_OUT) put_block(PART_AT(r, d), acc[r][part * PART + d]);
     barrier();
     store_part_rows(d_v, 0, row0, part * PART_CHUNKS, entry.seq_kv);
     store_part_rows(d_k, PART_CHUNKS, row0, part * PART_CHUNKS, entry.seq_kv);

@@ -5,22 +5,23 @@
 #include "coopmat/pair.glsl"
 
 // See pair_bwd_dkv.glsl.
-#define FETCH_STEP(tile)                                    \
-  {                                                         \
-    const int from = min(tile, tiles.end - 1) * COLS;       \
-    fetch_rows(stage_1, k, from, D_CHUNKS);                 \
-    fetch_rows(stage_2, v, from, DV_CHUNKS);                \
+#define FETCH_STEP(tile)                              \
+  {                                                   \
+    const int from = min(tile, tiles.end - 1) * COLS; \
+    fetch_rows(stage_1, k, from, D_CHUNKS);           \
+    fetch_rows(stage_2, v, from, DV_CHUNKS);          \
   }
-#define PUT_STEP(n, tile)                                                  \
-  {                                                                        \
-    put_tile(STAGE(n), stage_1, k, (tile) * COLS, D_CHUNKS);               \
-    put_tile(STAGE(n) + SECOND, stage_2, v, (tile) * COLS, DV_CHUNKS);     \
+#define PUT_STEP(n, tile)                                            \
+  {                                                                  \
+    put_tile(STAGE(n), stage_1, k, (tile)*COLS, D_CHUNKS);           \
+    put_tile(STAGE(n) + SECOND, stage_2, v, (tile)*COLS, DV_CHUNKS); \
   }
 
 void main() {
   Place place;
   if (!place_at(own_index(), block.heads_q, place)) return;
-  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
+  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS,
+            my_row0 = row0 + BLOCK_ROW;
   const bool second = SECOND_OF_PAIR;
   begin_scores();
   begin_iota();
@@ -29,8 +30,10 @@ void main() {
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-  const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  View d_o =
+      q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  const TandemTiles tiles =
+      tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A left[RM][MOST_BLOCKS];
@@ -79,7 +82,8 @@ void main() {
         ACC factor = drop_block(my_row0 + r * MM, j0, false);
         ELEMENTS(n, factor) dp[r][n] *= factor[n];
       }
-      ELEMENTS(n, s[r]) s[r][n] = ds_at(base_at(s[r][n], origin[r][n]), share[r][n], dp[r][n], delta[r][n]);
+      ELEMENTS(n, s[r])
+        s[r][n] = ds_at(base_at(s[r][n], origin[r][n]), share[r][n], dp[r][n], delta[r][n]);
       if (SOFTCAP != 0) {
         ELEMENTS(n, s[r]) s[r][n] *= slope[r][n];
       }
@@ -96,7 +100,9 @@ void main() {
   }
 
   View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
-  EACH(r, RM) EACH(d, HALF_OUT) ELEMENTS(n, acc[r][d]) acc[r][d][n] *= block.scale;
+  EACH(r, RM)
+    EACH(d, HALF_OUT)
+      ELEMENTS(n, acc[r][d]) acc[r][d][n] *= block.scale;
   PUT_HALVES(acc)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
 }

@@ -9,7 +9,8 @@
 // those of all heads evenly.
 TandemTiles own_tiles(TandemTiles tiles, int heads, int g, int n) {
   const int each = tiles.end - tiles.begin;
-  const int begin = int(uint(n) * uint(each * heads) / uint(SPLITS)), end = int(uint(n + 1) * uint(each * heads) / uint(SPLITS));
+  const int begin = int(uint(n) * uint(each * heads) / uint(SPLITS)),
+            end = int(uint(n + 1) * uint(each * heads) / uint(SPLITS));
   TandemTiles own = tiles;
   own.begin = tiles.begin + clamp(begin - g * each, 0, each);
   own.end = tiles.begin + clamp(end - g * each, 0, each);
@@ -21,8 +22,11 @@ layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer P
 // bytes; n: the split, batch entry and head.
 Parts4 part_rows(uint from, int n, int row0, int width) {
   const uvec2 head = mul64(mul64(uvec2(4 * width, 0), block.seq_kv), n);
-  return Parts4(add64(add64(push.delta, mul64(uvec2(from, 0), 256)), add64(head, mul64(uvec2(4 * width, 0), row0))));
+  return Parts4(add64(add64(push.delta, mul64(uvec2(from, 0), 256)),
+                      add64(head, mul64(uvec2(4 * width, 0), row0))));
 }
-#define STORE_PART(x, to, blocks, width) \
-  EACH(r, RM) EACH(d, blocks)            \
-    coopMatStore(x[r][d], to.w, (BLOCK_ROW + r * MM) * ((width) / 4) + d * (MN / 4), (width) / 4, ROW_MAJOR);
+#define STORE_PART(x, to, blocks, width)                                               \
+  EACH(r, RM)                                                                          \
+    EACH(d, blocks)                                                                    \
+      coopMatStore(x[r][d], to.w, (BLOCK_ROW + r * MM) * ((width) / 4) + d * (MN / 4), \
+                   (width) / 4, ROW_MAJOR);

@@ -20,143 +20,150 @@ const bool PARKS = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP ==
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 // Scores of tile t, whose K is in shared memory, in s. A block's products start from its mask,
 // unless score inputs come between them.
-#define PLAIN_SCORES(s)                                                                            \
-  if (BIAS_FIRST) {                                                                                \
-    EACH(r, RM) EACH(n, NB) {                                                                      \
-      if (SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                                  \
-      s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);                          \
-    }                                                                                              \
-  } else {                                                                                         \
-    EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
-  }                                                                                                \
-  if (MASKS_FIRST && NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                    \
-    MASK_TILE(s, my_row0, t * COLS)                                                                \
-  }                                                                                                \
-  EACH(d, D_BLOCKS) EACH(n, NB) {                                                                  \
-    OPERAND_B y;                                                                                   \
-    coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);                     \
-    EACH(r, RM) {                                                                                  \
-      LEFT_OPERAND(x, mq, 1, r, d)                                                                 \
-      s[r][n] = coopMatMulAdd(x, y, s[r][n]);                                                      \
-    }                                                                                              \
-  }                                                                                                \
-  if (HAS_SCORES) {                                                                                \
-    ACC slope[RM][NB];                                                                             \
-    FINISH_SCORES(s, slope, bias, my_row0, t * COLS, t < tiles.full_begin || t >= tiles.full_end)  \
+#define PLAIN_SCORES(s)                                                                          \
+  if (BIAS_FIRST) {                                                                              \
+    EACH(r, RM)                                                                                  \
+      EACH(n, NB) {                                                                              \
+        if (SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                              \
+        s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);                      \
+      }                                                                                          \
+  } else {                                                                                       \
+    EACH(n, NB)                                                                                  \
+      EACH(r, RM) s[r][n] = ACC(0.0);                                                            \
+  }                                                                                              \
+  if (MASKS_FIRST && NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                  \
+    MASK_TILE(s, my_row0, t* COLS)                                                               \
+  }                                                                                              \
+  EACH(d, D_BLOCKS)                                                                              \
+    EACH(n, NB) {                                                                                \
+      OPERAND_B y;                                                                               \
+      coopMatLoad(y, streamed, n* MN* PITCH + d * (MK / 8), PITCH, COL_MAJOR);                   \
+      EACH(r, RM) {                                                                              \
+        LEFT_OPERAND(x, mq, 1, r, d)                                                             \
+        s[r][n] = coopMatMulAdd(x, y, s[r][n]);                                                  \
+      }                                                                                          \
+    }                                                                                            \
+  if (HAS_SCORES) {                                                                              \
+    ACC slope[RM][NB];                                                                           \
+    FINISH_SCORES(s, slope, bias, my_row0, t* COLS, t < tiles.full_begin || t >= tiles.full_end) \
   }
-#define PUT_V                                                                                      \
-  if (FAR)                                                                                         \
-    put_tile(SECOND, stage_2, v, 0, DV_CHUNKS);                                                    \
-  else                                                                                             \
-    put_tile(SECOND, stage_1, v, 0, DV_CHUNKS);                                                    \
+#define PUT_V                                   \
+  if (FAR)                                      \
+    put_tile(SECOND, stage_2, v, 0, DV_CHUNKS); \
+  else                                          \
+    put_tile(SECOND, stage_1, v, 0, DV_CHUNKS); \
   barrier();
 
 // All that follows the scores s of tile t, and the scores of the next tile, in ahead: s itself, or
 // other matrices. below: minus the origin. If no tile is masked, an unused multiplication behind
 // the last tile costs less than leaving in the middle.
-#define PLAIN_STEP(s, ahead)                                                                       \
-  if (!FAR) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                       \
-  {                                                                                                \
-    ACC top[RM];                                                                                   \
-    bool grows = false;                                                                            \
-    EACH(r, RM) {                                                                                  \
-      top[r] = s[r][0];                                                                            \
-      EACH(n, NB) ELEMENTS(i, top[r]) top[r][i] = max(top[r][i], s[r][n][i]);                      \
-      ELEMENTS(i, top[r]) {                                                                        \
-        if (!PARKS) below[r][i] = -log2_origin(m[r][i]);                                           \
-        grows = grows || fma(top[r][i], log2_scale, below[r][i]) > SLACK;                          \
-      }                                                                                            \
-    }                                                                                              \
-    if (subgroupAny(grows)) {                                                                      \
-      EACH(r, RM) {                                                                                \
-        row_max(top[r]);                                                                           \
-        ACC keep;                                                                                  \
-        if (PARKS) {                                                                               \
-          UNPARK(m[r])                                                                             \
-          subgroupBarrier();                                                                       \
-        }                                                                                          \
-        ELEMENTS(i, keep) {                                                                        \
-          m[r][i] = max(m[r][i], top[r][i]);                                                       \
-          keep[i] = exp2(-log2_origin(m[r][i]) - below[r][i]);                                     \
-          below[r][i] = -log2_origin(m[r][i]);                                                     \
-          l[r][i] = kept(l[r][i], keep[i]);                                                        \
-        }                                                                                          \
-        if (PARKS) {                                                                               \
-          PARK(m[r])                                                                               \
-          subgroupBarrier();                                                                       \
-        }                                                                                          \
-        EACH(d, DV_OUT) ELEMENTS(i, keep) acc[r][d][i] = kept(acc[r][d][i], keep[i]);              \
-      }                                                                                            \
-    }                                                                                              \
-    if (FAR) fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);                                     \
-    EACH(n, NB) EACH(r, RM) ELEMENTS(i, l[r]) {                                                    \
-      s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                                 \
-      l[r][i] += s[r][n][i];                                                                       \
-    }                                                                                              \
-    if (BIAS_FIRST) { /* for the next tile, as S has left its registers */                         \
-      FETCH_BIAS(bias, row0, COL_OF(t + 1))                                                        \
-    }                                                                                              \
-    EACH(n, NB) {                                                                                  \
-      OPERAND_A p[RM];                                                                             \
-      EACH(r, RM) p[r] = to_operand(s[r][n], true);                                                \
-      EACH(d, DV_OUT) {                                                                            \
-        OPERAND_B y;                                                                               \
-        coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);          \
-        EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r], y, acc[r][d]);                                 \
-      }                                                                                            \
-    }                                                                                              \
-  }                                                                                                \
-  t++;                                                                                             \
-  if (WHOLE == 0 && t >= tiles.end) break;                                                         \
-  put_tile(0, stage_1, k, 0, D_CHUNKS);                                                            \
-  barrier();                                                                                       \
-  if (FAR)                                                                                         \
-    fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                               \
-  else                                                                                             \
-    fetch_tile(stage_1, v, COL_OF(t), DV_CHUNKS);                                                  \
-  PLAIN_SCORES(ahead)                                                                              \
-  PUT_V                                                                                            \
+#define PLAIN_STEP(s, ahead)                                                                \
+  if (!FAR) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                \
+  {                                                                                         \
+    ACC top[RM];                                                                            \
+    bool grows = false;                                                                     \
+    EACH(r, RM) {                                                                           \
+      top[r] = s[r][0];                                                                     \
+      EACH(n, NB)                                                                           \
+        ELEMENTS(i, top[r]) top[r][i] = max(top[r][i], s[r][n][i]);                         \
+      ELEMENTS(i, top[r]) {                                                                 \
+        if (!PARKS) below[r][i] = -log2_origin(m[r][i]);                                    \
+        grows = grows || fma(top[r][i], log2_scale, below[r][i]) > SLACK;                   \
+      }                                                                                     \
+    }                                                                                       \
+    if (subgroupAny(grows)) {                                                               \
+      EACH(r, RM) {                                                                         \
+        row_max(top[r]);                                                                    \
+        ACC keep;                                                                           \
+        if (PARKS) {                                                                        \
+          UNPARK(m[r])                                                                      \
+          subgroupBarrier();                                                                \
+        }                                                                                   \
+        ELEMENTS(i, keep) {                                                                 \
+          m[r][i] = max(m[r][i], top[r][i]);                                                \
+          keep[i] = exp2(-log2_origin(m[r][i]) - below[r][i]);                              \
+          below[r][i] = -log2_origin(m[r][i]);                                              \
+          l[r][i] = kept(l[r][i], keep[i]);                                                 \
+        }                                                                                   \
+        if (PARKS) {                                                                        \
+          PARK(m[r])                                                                        \
+          subgroupBarrier();                                                                \
+        }                                                                                   \
+        EACH(d, DV_OUT)                                                                     \
+          ELEMENTS(i, keep) acc[r][d][i] = kept(acc[r][d][i], keep[i]);                     \
+      }                                                                                     \
+    }                                                                                       \
+    if (FAR) fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);                              \
+    EACH(n, NB)                                                                             \
+      EACH(r, RM)                                                                           \
+        ELEMENTS(i, l[r]) {                                                                 \
+          s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                      \
+          l[r][i] += s[r][n][i];                                                            \
+        }                                                                                   \
+    if (BIAS_FIRST) { /* for the next tile, as S has left its registers */                  \
+      FETCH_BIAS(bias, row0, COL_OF(t + 1))                                                 \
+    }                                                                                       \
+    EACH(n, NB) {                                                                           \
+      OPERAND_A p[RM];                                                                      \
+      EACH(r, RM) p[r] = to_operand(s[r][n], true);                                         \
+      EACH(d, DV_OUT) {                                                                     \
+        OPERAND_B y;                                                                        \
+        coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR); \
+        EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r], y, acc[r][d]);                          \
+      }                                                                                     \
+    }                                                                                       \
+  }                                                                                         \
+  t++;                                                                                      \
+  if (WHOLE == 0 && t >= tiles.end) break;                                                  \
+  put_tile(0, stage_1, k, 0, D_CHUNKS);                                                     \
+  barrier();                                                                                \
+  if (FAR)                                                                                  \
+    fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                        \
+  else                                                                                      \
+    fetch_tile(stage_1, v, COL_OF(t), DV_CHUNKS);                                           \
+  PLAIN_SCORES(ahead)                                                                       \
+  PUT_V                                                                                     \
   if (WHOLE != 0 && t >= tiles.end) break;
 
-#define PLAIN_LOOP                                                                                 \
-  ACC below[RM], s[RM][NB], ahead[RM][NB];                                                         \
-  BIAS_ARRAY(bias, [RM][NB])                                                                       \
-  if (PARKS) {                                                                                     \
-    EACH(r, RM) {                                                                                  \
-      ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                                       \
-      PARK(m[r])                                                                                   \
-    }                                                                                              \
-    subgroupBarrier();                                                                             \
-  }                                                                                                \
-  int t = tiles.begin;                                                                             \
-  if (t < tiles.end) {                                                                             \
-    if (BIAS_FIRST) {                                                                              \
-      FETCH_BIAS(bias, row0, t * COLS)                                                             \
-    }                                                                                              \
-    fetch_tile(stage_1, k, t * COLS, D_CHUNKS);                                                    \
-    put_tile(0, stage_1, k, 0, D_CHUNKS);                                                          \
-    if (FAR) {                                                                                     \
-      fetch_tile(stage_2, v, t * COLS, DV_CHUNKS);                                                 \
-      fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                             \
-    } else                                                                                         \
-      fetch_tile(stage_1, v, t * COLS, DV_CHUNKS);                                                 \
-    barrier();                                                                                     \
-    PLAIN_SCORES(s)                                                                                \
-    PUT_V                                                                                          \
-    if (FAR && WHOLE == 0) { /* two at a time, which saves copies of the prefetch */               \
-      for (;;) {                                                                                   \
-        PLAIN_STEP(s, ahead)                                                                       \
-        PLAIN_STEP(ahead, s)                                                                       \
-      }                                                                                            \
-    } else {                                                                                       \
-      for (;;) {                                                                                   \
-        PLAIN_STEP(s, s)                                                                           \
-      }                                                                                            \
-    }                                                                                              \
-  }                                                                                                \
-  if (PARKS) {                                                                                     \
-    EACH(r, RM) {                                                                                  \
-      UNPARK(m[r])                                                                                 \
-      subgroupBarrier();                                                                           \
-    }                                                                                              \
+#define PLAIN_LOOP                                                                   \
+  ACC below[RM], s[RM][NB], ahead[RM][NB];                                           \
+  BIAS_ARRAY(bias, [RM][NB])                                                         \
+  if (PARKS) {                                                                       \
+    EACH(r, RM) {                                                                    \
+      ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                         \
+      PARK(m[r])                                                                     \
+    }                                                                                \
+    subgroupBarrier();                                                               \
+  }                                                                                  \
+  int t = tiles.begin;                                                               \
+  if (t < tiles.end) {                                                               \
+    if (BIAS_FIRST) {                                                                \
+      FETCH_BIAS(bias, row0, t* COLS)                                                \
+    }                                                                                \
+    fetch_tile(stage_1, k, t* COLS, D_CHUNKS);                                       \
+    put_tile(0, stage_1, k, 0, D_CHUNKS);                                            \
+    if (FAR) {                                                                       \
+      fetch_tile(stage_2, v, t* COLS, DV_CHUNKS);                                    \
+      fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                               \
+    } else                                                                           \
+      fetch_tile(stage_1, v, t* COLS, DV_CHUNKS);                                    \
+    barrier();                                                                       \
+    PLAIN_SCORES(s)                                                                  \
+    PUT_V                                                                            \
+    if (FAR && WHOLE == 0) { /* two at a time, which saves copies of the prefetch */ \
+      for (;;) {                                                                     \
+        PLAIN_STEP(s, ahead)                                                         \
+        PLAIN_STEP(ahead, s)                                                         \
+      }                                                                              \
+    } else {                                                                         \
+      for (;;) {                                                                     \
+        PLAIN_STEP(s, s)                                                             \
+      }                                                                              \
+    }                                                                                \
+  }                                                                                  \
+  if (PARKS) {                                                                       \
+    EACH(r, RM) {                                                                    \
+      UNPARK(m[r])                                                                   \
+      subgroupBarrier();                                                             \
+    }                                                                                \
   }

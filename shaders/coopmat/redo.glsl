@@ -7,7 +7,9 @@
 #include "parts/row_score.glsl"
 
 // 2^19: below 2^20 in powers of two.
-const float MOST_LSE = NORM == ENTMAX ? 256.0 : NORM == SOFTMAX && SPLIT == 0 ? 524288.0 : TANDEM_FAR_LSE;
+const float MOST_LSE = NORM == ENTMAX                  ? 256.0
+                       : NORM == SOFTMAX && SPLIT == 0 ? 524288.0
+                                                       : TANDEM_FAR_LSE;
 bool is_lost(float lse) { return !(abs(lse) <= MOST_LSE); } // also NaN, and rows that saw no key
 
 // The score of a row's key; HIDDEN if it is hidden.
@@ -74,7 +76,8 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
     // The sink is one more score without a value.
     const float sink = SINK != 0 ? sink_of(h, i) : HIDDEN;
     if (sees && SINK != 0) top = max(top, sink);
-    [[dont_unroll]] for (int j = begin; j < end; j++) sum += weight(key_distance(q, k, i, j, top), 0.0);
+    [[dont_unroll]] for (int j = begin; j < end; j++) sum +=
+        weight(key_distance(q, k, i, j, top), 0.0);
     if (sees && SINK != 0) sum += weight(from_origin(sink, top), 0.0);
     relative = log(sum);
   }
@@ -89,7 +92,8 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
       if (y == 0) continue;
       const uvec2 row = row_address(v, j);
       EACH(n, REDO_QUADS)
-        if (col + 4 * n < v.width) acc[n] = fma(vec4(y), to_floats(load_words(v, row, col + 4 * n)), acc[n]);
+        if (col + 4 * n < v.width)
+          acc[n] = fma(vec4(y), to_floats(load_words(v, row, col + 4 * n)), acc[n]);
     }
     EACH(n, REDO_QUADS) {
       if (col + 4 * n >= v.width) continue;
@@ -104,5 +108,6 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
     store_part_lse(push.lse, head, block.seq_q, i, top, relative);
     return;
   }
-  Store1(stat_address(push.lse, head, block.seq_q, i)).w = sees ? floatBitsToUint(top + relative) : LSE_NONE;
+  Store1(stat_address(push.lse, head, block.seq_q, i)).w =
+      sees ? floatBitsToUint(top + relative) : LSE_NONE;
 }

@@ -24,13 +24,15 @@ const bool LEAVES_BLOCKS = SKIP_ENTMAX && SUBGROUP != 8;
 // three keys on either side. flip: the workgroup's rows are keys.
 bool keeps_any(int own, int streamed, bool flip) {
   if (!SKIP_KEEP) return true;
-  const int i0 = flip ? streamed : own, j0 = flip ? own : streamed, rows = flip ? COLS : ROWS, cols = flip ? ROWS : COLS;
+  const int i0 = flip ? streamed : own, j0 = flip ? own : streamed, rows = flip ? COLS : ROWS,
+            cols = flip ? ROWS : COLS;
   const bool words = extra.keep.sd.zw == uvec2(1, 0);
   const int in_row = words ? cols / 4 + 1 : cols;
   const int row_end = min(i0 + rows, entry.seq_q), key_end = min(j0 + cols, entry.seq_kv);
   bool any = false;
   [[dont_unroll]] for (int n = TID; n < rows * in_row; n += WG) {
-    const int i = i0 + n / in_row, j = words ? min(j0 + n % in_row * 4, key_end - 1) : j0 + n % in_row;
+    const int i = i0 + n / in_row,
+              j = words ? min(j0 + n % in_row * 4, key_end - 1) : j0 + n % in_row;
     if (i >= row_end || j >= key_end) continue;
     if (words) {
       uvec2 at = add64(inputs.keep, add64(mul64(extra.keep.sd.xy, i), j));
@@ -50,7 +52,9 @@ bool keeps_any(int own, int streamed, bool flip) {
 const int KEEP_TURNS = KEEP != 0 ? (KEEP_WORDS + SUBGROUP - 1) / SUBGROUP : 1;
 const int KEEP_KEYS = FLIPS ? OWN : COLS < 32 ? COLS : 32; // of a word
 uint keep_ahead[KEEP_TURNS];
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer KeepWords { uint w[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer KeepWords {
+  uint w[];
+};
 
 int keep_word(int turn) {
   const int n = LANE + turn * SUBGROUP;
@@ -64,7 +68,9 @@ void put_keep() { // barriers are before and behind
   }
 }
 // Bit n: whether byte n is not 0.
-uint kept_bytes(uint w) { return ((((w & 0x7f7f7f7fu) + 0x7f7f7f7fu) | w) & 0x80808080u) * 0x00204081u >> 28; }
+uint kept_bytes(uint w) {
+  return ((((w & 0x7f7f7f7fu) + 0x7f7f7f7fu) | w) & 0x80808080u) * 0x00204081u >> 28;
+}
 
 // Reads the bits of the tile with the workgroup's rows from own on and the streamed ones from
 // streamed on; false if it has no kept key. All loads are in flight together. Only words that hold
@@ -77,17 +83,21 @@ bool keeps_any(int own, int streamed, bool flip) {
   uvec2 at[KEEP_TURNS]; // the first one, or the last one that exists
   EACH(turn, KEEP_TURNS) {
     const int n = keep_word(turn);
-    const int i = FLIPS ? streamed + n : first + n % OWN, j = FLIPS ? first : streamed + n / OWN * 32;
+    const int i = FLIPS ? streamed + n : first + n % OWN,
+              j = FLIPS ? first : streamed + n / OWN * 32;
     keys[turn] = clamp(entry.seq_kv - j, 0, KEEP_KEYS);
-    at[turn] = add64(inputs.keep, add64(mul64(extra.keep.sd.xy, near_query(i)), mul64(extra.keep.sd.zw, near_key(j))));
+    at[turn] = add64(inputs.keep, add64(mul64(extra.keep.sd.xy, near_query(i)),
+                                        mul64(extra.keep.sd.zw, near_key(j))));
     keep_ahead[turn] = 0;
   }
   // The compiler has to see that the branches are the whole workgroup's.
-  const uint lowest = push.extra[AT_KEEP].x | extra.keep.bh.x | extra.keep.bh.z | extra.keep.sd.x | uint(block.seq_kv);
+  const uint lowest = push.extra[AT_KEEP].x | extra.keep.bh.x | extra.keep.bh.z | extra.keep.sd.x |
+                      uint(block.seq_kv);
   if (extra.keep.sd.zw != uvec2(1, 0)) {
     [[dont_unroll]] for (int e = 0; e < KEEP_KEYS; e++) {
       EACH(turn, KEEP_TURNS) {
-        const uvec2 byte = add64(at[turn], mul64(extra.keep.sd.zw, clamp(e, 0, max(keys[turn] - 1, 0))));
+        const uvec2 byte =
+            add64(at[turn], mul64(extra.keep.sd.zw, clamp(e, 0, max(keys[turn] - 1, 0))));
         const uint word = Load1(uvec2(byte.x & ~3u, byte.y)).w;
         keep_ahead[turn] |= (word >> 8u * (byte.x & 3u) & 0xffu) != 0 ? 1u << e : 0u;
       }
@@ -96,16 +106,19 @@ bool keeps_any(int own, int streamed, bool flip) {
     uvec4 w[KEEP_TURNS][2];
     EACH(turn, KEEP_TURNS) {
       Rows4 from = Rows4(uvec2(at[turn].x & ~15u, at[turn].y));
-      EACH(c, 2) if (16 * c < KEEP_KEYS) w[turn][c] = from.w[16 * c < keys[turn] ? c : 0];
+      EACH(c, 2)
+        if (16 * c < KEEP_KEYS) w[turn][c] = from.w[16 * c < keys[turn] ? c : 0];
     }
-    EACH(turn, KEEP_TURNS) EACH(c, 8)
-      if (4 * c < KEEP_KEYS) keep_ahead[turn] |= kept_bytes(w[turn][c / 4][c % 4]) << 4 * c;
+    EACH(turn, KEEP_TURNS)
+      EACH(c, 8)
+        if (4 * c < KEEP_KEYS) keep_ahead[turn] |= kept_bytes(w[turn][c / 4][c % 4]) << 4 * c;
   } else {
     uint w[KEEP_TURNS][9];
     EACH(turn, KEEP_TURNS) {
       KeepWords from = KeepWords(uvec2(at[turn].x & ~3u, at[turn].y));
       const int last = (int(at[turn].x & 3u) + max(keys[turn] - 1, 0)) / 4;
-      EACH(c, 9) if (4 * c <= KEEP_KEYS) w[turn][c] = from.w[min(c, last)];
+      EACH(c, 9)
+        if (4 * c <= KEEP_KEYS) w[turn][c] = from.w[min(c, last)];
     }
     EACH(turn, KEEP_TURNS) {
       const uint odd = at[turn].x & 3u;

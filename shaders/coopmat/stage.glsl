@@ -19,7 +19,8 @@
 #endif
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
-const bool PREFETCHES = REGISTER_PREFETCH != 0 && WIDE != 0; // REGISTER_PREFETCH: there are registers for the prefetch
+const bool PREFETCHES =
+    REGISTER_PREFETCH != 0 && WIDE != 0; // REGISTER_PREFETCH: there are registers for the prefetch
 const int VEC = PREFETCHES ? (COLS * MOST_CHUNKS + TEAM_SIZE - 1) / TEAM_SIZE : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
@@ -27,9 +28,12 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ro
 
 // Row of an invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations.
 int chunk_row(int turn, int chunks) {
-  return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks) : (TEAM_TID + turn * TEAM_SIZE) / chunks;
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks)
+                                 : (TEAM_TID + turn * TEAM_SIZE) / chunks;
 }
-int chunk_col(int turn, int chunks) { return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks; }
+int chunk_col(int turn, int chunks) {
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks;
+}
 
 // n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
 // hold one of them are read.
@@ -60,7 +64,9 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-bool in_tile(int turn, int chunks) { return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS; }
+bool in_tile(int turn, int chunks) {
+  return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS;
+}
 
 // Rows past the end repeat the last one. This has no effect, as their keys are hidden and their
 // query rows have weight 0. Chunks are indexed from one address of the whole workgroup: a 64-bit
@@ -96,7 +102,8 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
   }
   EACH(i, VEC)
     if (i * TEAM_SIZE < COLS * chunks && in_tile(i, chunks))
-      streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] = stage[i];
+      streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] =
+          stage[i];
 }
 
 // Loads the subgroup's rows of a tensor as left operands: into x[RM][blocks] through the streamed
@@ -104,64 +111,69 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
 // of operands that are still to be loaded, this one included. Rows may pass through the room of
 // operands that are still to be loaded. r0: the workgroup's first row. All invocations have left
 // the array before and after.
-const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
-#define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
-#define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
-  barrier();                                                                                          \
-  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, false);              \
-  barrier();                                                                                          \
-  if (LEFT_SHARED < (left)) {                                                                         \
-    EACH(r, RM) EACH(d, blocks)                                                                       \
-      coopMatLoad(x[r][d], streamed, OWN_STREAMED(LOAD_AT + (BLOCK_ROW + r * MM) * PITCH + d * (MK / 8)), PITCH, \
-                  ROW_MAJOR);                                                                         \
-  }                                                                                                   \
+const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS* PITCH : 0;
+#define HELD_AT(left) (2 * COLS * PITCH + ((left)-1) * HELD)
+#define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                           \
+  barrier();                                                                                    \
+  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, false);        \
+  barrier();                                                                                    \
+  if (LEFT_SHARED < (left)) {                                                                   \
+    EACH(r, RM)                                                                                 \
+      EACH(d, blocks)                                                                           \
+        coopMatLoad(x[r][d], streamed,                                                          \
+                    OWN_STREAMED(LOAD_AT + (BLOCK_ROW + r * MM) * PITCH + d * (MK / 8)), PITCH, \
+                    ROW_MAJOR);                                                                 \
+  }                                                                                             \
   barrier();
 // One of these operands, as a: from x, or from the array.
-#define LEFT_OPERAND(a, x, left, r, d)                                                                \
-  OPERAND_A a;                                                                                        \
-  if (LEFT_SHARED >= (left))                                                                          \
-    coopMatLoad(a, streamed, OWN_STREAMED(HELD_AT(left) + (BLOCK_ROW + (r) * MM) * PITCH + (d) * (MK / 8)), PITCH, \
-                ROW_MAJOR);                                                                           \
-  else                                                                                                \
+#define LEFT_OPERAND(a, x, left, r, d)                                                       \
+  OPERAND_A a;                                                                               \
+  if (LEFT_SHARED >= (left))                                                                 \
+    coopMatLoad(a, streamed,                                                                 \
+                OWN_STREAMED(HELD_AT(left) + (BLOCK_ROW + (r)*MM) * PITCH + (d) * (MK / 8)), \
+                PITCH, ROW_MAJOR);                                                           \
+  else                                                                                       \
     a = x[r][d];
 // The d-th products of a step's blocks, s[STEP_BLOCKS], with the rows from at on in the streamed
 // tiles' array.
-#define MULTIPLY_BLOCK(s, x, left, at, d, index)                                                      \
-  {                                                                                                   \
-    OPERAND_B y;                                                                                      \
-    coopMatLoad(y, streamed, OWN_STREAMED(at) + (d) * (MK / 8), PITCH, COL_MAJOR);                    \
-    EACH(r, RM) {                                                                                     \
-      LEFT_OPERAND(a, x, left, r, d)                                                                  \
-      s[index] = coopMatMulAdd(a, y, s[index]);                                                       \
-    }                                                                                                 \
+#define MULTIPLY_BLOCK(s, x, left, at, d, index)                                   \
+  {                                                                                \
+    OPERAND_B y;                                                                   \
+    coopMatLoad(y, streamed, OWN_STREAMED(at) + (d) * (MK / 8), PITCH, COL_MAJOR); \
+    EACH(r, RM) {                                                                  \
+      LEFT_OPERAND(a, x, left, r, d)                                               \
+      s[index] = coopMatMulAdd(a, y, s[index]);                                    \
+    }                                                                              \
   }
 #if TANDEM_KN == 1
 #define MULTIPLY_LEFT(s, x, left, at, d) MULTIPLY_BLOCK(s, x, left, at, d, r)
 #else
 #define MULTIPLY_LEFT(s, x, left, at, d)                       \
   {                                                            \
-    MULTIPLY_BLOCK(s, x, left, at, d, r * KN)                  \
+    MULTIPLY_BLOCK(s, x, left, at, d, r* KN)                   \
     MULTIPLY_BLOCK(s, x, left, at + MN * PITCH, d, r * KN + 1) \
   }
 #endif
 
 // Puts x[RM][blocks] into the streamed tiles' array. From there all invocations store it in the
 // rows of a tensor from r0, the workgroup's first. Rows from limit on are stored as zeros.
-#define PUT_BLOCKS(x, blocks)                                                                         \
-  barrier();                                                                                          \
-  EACH(r, RM) EACH(d, blocks) put_block((BLOCK_ROW + r * MM) * PITCH + d * (MN / 8), x[r][d]); \
+#define PUT_BLOCKS(x, blocks)                                                        \
+  barrier();                                                                         \
+  EACH(r, RM)                                                                        \
+    EACH(d, blocks) put_block((BLOCK_ROW + r * MM) * PITCH + d * (MN / 8), x[r][d]); \
   barrier();
 
 void store_rows(View t, int r0, int chunks, int limit) {
   [[dont_unroll]] for (int n = TEAM_TID; n < ROWS * chunks; n += TEAM_SIZE) {
     const int row = r0 + n / chunks, col = n % chunks * 8;
     if (row >= t.rows || col >= t.width) continue;
-    const uvec4 words = row < limit ? streamed[OWN_STREAMED(n / chunks * PITCH + n % chunks)] : uvec4(0);
+    const uvec4 words =
+        row < limit ? streamed[OWN_STREAMED(n / chunks * PITCH + n % chunks)] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;
-    else
-      [[dont_unroll]] for (int e = 0; e < 8 && col + e < t.width; e += 4)
+    else [[dont_unroll]]
+      for (int e = 0; e < 8 && col + e < t.width; e += 4)
         store_words(t, at, col + e, to_floats(e == 0 ? words.xyzw : words.zwxy));
   }
 }
@@ -171,10 +183,12 @@ void store_rows(View t, int r0, int chunks, int limit) {
 // the matrices wait (see above).
 const int PART_PITCH = DV_BLOCKS * MK / 4 + 1;
 const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED;
-#define PUT_PARTS(x)                                                                                  \
-  barrier();                                                                                          \
-  EACH(r, RM) EACH(d, DV_OUT)                                                                         \
-    coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MM) * PART_PITCH + d * (MN / 4), PART_PITCH, ROW_MAJOR); \
+#define PUT_PARTS(x)                                                                    \
+  barrier();                                                                            \
+  EACH(r, RM)                                                                           \
+    EACH(d, DV_OUT)                                                                     \
+      coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MM) * PART_PITCH + d * (MN / 4), \
+                   PART_PITCH, ROW_MAJOR);                                              \
   barrier();
 
 void store_parts(View t, int r0) {

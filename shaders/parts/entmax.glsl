@@ -84,7 +84,8 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
           far_origin[i] = top[i];
           top[i] = 0.0;
         }
-        const int n = tandem_key_count(mask_band(), row0 + TROW + TR * i, entry.seq_q, entry.seq_kv);
+        const int n =
+            tandem_key_count(mask_band(), row0 + TROW + TR * i, entry.seq_q, entry.seq_kv);
         low[i] = top[i] - 1.0;
         high[i] = top[i] - exp2(-extra.entmax_scale * log2(float(max(n, 1))));
         t[i] = low[i];
@@ -97,8 +98,10 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
       [[unroll]] for (int i = 0; i < RM; i++) {
         if ((moving >> i & 1u) == 0) continue;
         const float step = entmax_step(count[i], sum[i], sum2[i]);
-        if (step >= 0) low[i] = max(low[i], t[i]);
-        else high[i] = min(high[i], t[i]);
+        if (step >= 0)
+          low[i] = max(low[i], t[i]);
+        else
+          high[i] = min(high[i], t[i]);
         float next = t[i] + step;
         // A step of a few units in the last place is taken, and ends the search.
         bool last = abs(step) <= 4e-7 * max(abs(t[i]), abs(top[i]));

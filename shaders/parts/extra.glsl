@@ -29,7 +29,8 @@ void set_entry(int b) {
     entry.start_kv = s.x;
     entry.seq_kv = s.y;
   }
-  if (LENGTHS_Q != 0 || LENGTHS_KV != 0) entry.off = extra.bottom_right != 0 ? entry.seq_kv - entry.seq_q : 0;
+  if (LENGTHS_Q != 0 || LENGTHS_KV != 0)
+    entry.off = extra.bottom_right != 0 ? entry.seq_kv - entry.seq_q : 0;
 }
 
 // Rows that are stored. Rows behind a padded length are stored as zeros; rows behind a packed
@@ -61,12 +62,13 @@ const int BIAS_SHIFT = BIAS == F32 ? 2 : 1;
 
 void set_head(int b, int h) {
   if (BIAS != 0) {
-    uvec2 elements = add64(mul64(extra.bias.bh.xy, b), mul64(extra.bias.bh.zw, h / extra.bias_group));
+    uvec2 elements =
+        add64(mul64(extra.bias.bh.xy, b), mul64(extra.bias.bh.zw, h / extra.bias_group));
     inputs.bias = add64(push.extra[AT_BIAS], to_bytes(elements, BIAS_SHIFT));
   }
   if (KEEP != 0)
-    inputs.keep = add64(push.extra[AT_KEEP],
-                        add64(mul64(extra.keep.bh.xy, b), mul64(extra.keep.bh.zw, h / extra.keep_group)));
+    inputs.keep = add64(push.extra[AT_KEEP], add64(mul64(extra.keep.bh.xy, b),
+                                                   mul64(extra.keep.bh.zw, h / extra.keep_group)));
   if (DIST != 0)
     inputs.dist = add64(push.extra[AT_DIST], mul64(to_bytes(uvec2(extra.dist_window, 0), 2), h));
   // The condition is for lavapipe. After the last iteration of a loop, or of a loop without

@@ -15,12 +15,14 @@ void store_sum(uvec2 to, int head, float own) {
 
 void sum_head(int head) {
   float tau = 0, slope = 0, sink = 0, by = 0;
-  if (GRAD_SINK != 0 && block.seq_q > 0 && block.batch > 0) by = load_float(F32, word_address(push.sink, head));
+  if (GRAD_SINK != 0 && block.seq_q > 0 && block.batch > 0)
+    by = load_float(F32, word_address(push.sink, head));
   for (int b = 0; b < block.batch; b++) {
     const int row = b * block.heads_q + head;
     for (int i = int(gl_LocalInvocationIndex); i < block.seq_q; i += WG) {
       if (GRAD_TAU != 0) tau += load_float(F32, stat_address(push.tau_rows, row, block.seq_q, i));
-      if (GRAD_SLOPE != 0) slope -= load_float(F32, stat_address(push.slope_rows, row, block.seq_q, i));
+      if (GRAD_SLOPE != 0)
+        slope -= load_float(F32, stat_address(push.slope_rows, row, block.seq_q, i));
       if (GRAD_SINK != 0) {
         const uint lse = Load1(stat_address(push.lse, row, block.seq_q, i)).w;
         const float delta = load_float(F32, stat_address(push.delta, row, block.seq_q, i));

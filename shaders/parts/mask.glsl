@@ -24,8 +24,8 @@ bool is_visible(int i, int j) {
 // keep of query row i and key j; outside of the problem either value is right. Bytes are extracted
 // from words, so that no 8-bit storage is needed.
 bool is_kept(int i, int j) {
-  uvec2 at = add64(inputs.keep,
-                   add64(mul64(extra.keep.sd.xy, near_query(i)), mul64(extra.keep.sd.zw, near_key(j))));
+  uvec2 at = add64(inputs.keep, add64(mul64(extra.keep.sd.xy, near_query(i)),
+                                      mul64(extra.keep.sd.zw, near_key(j))));
   return (Load1(uvec2(at.x & ~3u, at.y)).w >> 8u * (at.x & 3u) & 0xffu) != 0;
 }
 
@@ -33,16 +33,16 @@ bool is_kept(int i, int j) {
 // Rows are query rows from i0, columns are keys from j0.
 void mask_tile(inout vec4 s[RQ], int i0, int j0) {
   [[unroll]] for (int r = 0; r < RQ; r++) {
-    [[unroll]] for (int c = 0; c < 4; c++)
-      if (!is_visible(i0 + ROW_OF(r), j0 + COL_OF(r) + c)) s[r][c] = HIDDEN;
+    [[unroll]] for (int c = 0; c < 4; c++) if (!is_visible(i0 + ROW_OF(r), j0 + COL_OF(r) + c))
+        s[r][c] = HIDDEN;
   }
 }
 
 // Rows are keys from j0, columns are query rows from i0.
 void mask_tile_transposed(inout vec4 s[RQ], int j0, int i0) {
   [[unroll]] for (int r = 0; r < RQ; r++) {
-    [[unroll]] for (int c = 0; c < 4; c++)
-      if (!is_visible(i0 + COL_OF(r) + c, j0 + ROW_OF(r))) s[r][c] = HIDDEN;
+    [[unroll]] for (int c = 0; c < 4; c++) if (!is_visible(i0 + COL_OF(r) + c, j0 + ROW_OF(r)))
+        s[r][c] = HIDDEN;
   }
 }
 
@@ -58,8 +58,7 @@ uint keep_bits(int i0, int j0, bool flip) {
 }
 void keep_tile(inout vec4 s[RQ], uint bits) {
   [[unroll]] for (int r = 0; r < RQ; r++) {
-    [[unroll]] for (int c = 0; c < 4; c++)
-      if ((bits >> (4 * r + c) & 1u) == 0) s[r][c] = HIDDEN;
+    [[unroll]] for (int c = 0; c < 4; c++) if ((bits >> (4 * r + c) & 1u) == 0) s[r][c] = HIDDEN;
   }
 }
 

@@ -19,14 +19,16 @@ void load_rows(int b, int h, int row0) {
         far_rows |= 1u << i;
         row_origin[i] = load_far(push.delta, head, block.seq_q, row).y;
       }
-      if (ROW_DELTA) row_delta[i] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w);
+      if (ROW_DELTA)
+        row_delta[i] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w);
     }
   }
 }
 
 // Forms the bases, and dP with dropout. False: the tile has no part in any sum. fetch_nt of d = 0
 // must have been called, unless tiles may be skipped.
-bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, View k, View v, int col0, bool partial) {
+bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, View k, View v,
+               int col0, bool partial) {
   uint kept;
   if (!open_tile(q, row0, k, col0, false, kept)) return false;
   product_nt(base, q, row0, k, col0);
@@ -37,7 +39,8 @@ bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, V
   if (far_rows != 0) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       if ((far_rows >> i & 1u) == 0) continue;
-      base[i] = from_origin(base[i], vec4(load_far(push.delta, inputs.head, block.seq_q, row0 + TROW + TR * i).x));
+      base[i] = from_origin(
+          base[i], vec4(load_far(push.delta, inputs.head, block.seq_q, row0 + TROW + TR * i).x));
     }
   }
   [[unroll]] for (int i = 0; i < RM; i++) base[i] = bases(base[i], vec4(row_origin[i]));
@@ -49,4 +52,6 @@ bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, V
   if (DROPOUT != 0) drop_tile(dp, row0, col0);
   return true;
 }
-vec4 pair_ds(vec4 base, vec4 dp, int i) { return ds_of(base, vec4(row_share[i]), dp, vec4(row_delta[i])); }
+vec4 pair_ds(vec4 base, vec4 dp, int i) {
+  return ds_of(base, vec4(row_share[i]), dp, vec4(row_delta[i]));
+}

@@ -8,7 +8,8 @@ float weight(float s, float origin) {
   return is_hidden(s) ? 0.0 : exp(x);
 }
 vec4 weights(vec4 s, vec4 origin) {
-  return vec4(weight(s.x, origin.x), weight(s.y, origin.y), weight(s.z, origin.z), weight(s.w, origin.w));
+  return vec4(weight(s.x, origin.x), weight(s.y, origin.y), weight(s.z, origin.z),
+              weight(s.w, origin.w));
 }
 
 // lse as an origin. A row that saw no key gets an origin above every score, so its weights are
@@ -37,8 +38,7 @@ void share_rows(float x[RM]) {
   barrier(); // the pool's readers are done
   [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
     vec4 four = vec4(0);
-    [[unroll]] for (int e = 0; e < 4; e++)
-      if (4 * v + e < RM) four[e] = x[4 * v + e];
+    [[unroll]] for (int e = 0; e < 4; e++) if (4 * v + e < RM) four[e] = x[4 * v + e];
     pool[(PAIRED != 0 ? TROW * TC + TCOL : TID) * ((RM + 3) / 4) + v] = four;
   }
   barrier();
@@ -48,8 +48,7 @@ void row_max(inout float x[RM]) {
   [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
     vec4 best = pool[TROW * TC * ((RM + 3) / 4) + v];
     for (int t = 1; t < TC; t++) best = max(best, pool[(TROW * TC + t) * ((RM + 3) / 4) + v]);
-    [[unroll]] for (int e = 0; e < 4; e++)
-      if (4 * v + e < RM) x[4 * v + e] = best[e];
+    [[unroll]] for (int e = 0; e < 4; e++) if (4 * v + e < RM) x[4 * v + e] = best[e];
   }
 }
 void row_sum(inout float x[RM]) {
@@ -57,8 +56,7 @@ void row_sum(inout float x[RM]) {
   [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
     vec4 sum = pool[TROW * TC * ((RM + 3) / 4) + v];
     for (int t = 1; t < TC; t++) sum += pool[(TROW * TC + t) * ((RM + 3) / 4) + v];
-    [[unroll]] for (int e = 0; e < 4; e++)
-      if (4 * v + e < RM) x[4 * v + e] = sum[e];
+    [[unroll]] for (int e = 0; e < 4; e++) if (4 * v + e < RM) x[4 * v + e] = sum[e];
   }
 }
 #endif

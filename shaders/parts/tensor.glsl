@@ -145,7 +145,8 @@ void store_wide(uvec2 row, int col, vec4 x) {
   if (DTYPE == F32)
     Store4(at).w = floatBitsToUint(x);
   else
-    Store2(at).w = uvec2(to_bits16(x.x) | to_bits16(x.y) << 16, to_bits16(x.z) | to_bits16(x.w) << 16);
+    Store2(at).w =
+        uvec2(to_bits16(x.x) | to_bits16(x.y) << 16, to_bits16(x.z) | to_bits16(x.w) << 16);
 }
 
 // The same for any tensor; features past the width are dropped.
@@ -157,8 +158,7 @@ void store_words(View t, uvec2 row, int col, vec4 x) {
   const int n = min(4, t.width - col);
   [[dont_unroll]] for (int i = 0; i < n; i++) {
     uvec2 at = add64(row, mul64(t.col, col + i));
-    if (DTYPE == F32)
-      Store1(at).w = floatBitsToUint(x[i]);
+    if (DTYPE == F32) Store1(at).w = floatBitsToUint(x[i]);
     // both halves are this invocation's
     else if (t.col == uvec2(2, 0) && (at.x & 2u) == 0 && i + 1 < n) {
       Store1(at).w = to_bits16(x[i]) | to_bits16(x[i + 1]) << 16;
@@ -189,7 +189,8 @@ uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(
 ivec2 sequence(uvec2 lengths, int kind, int b, int longest, int total) {
   const int given = int(Load1(word_address(lengths, b)).w);
   if (kind != PACKED) return ivec2(0, tandem_padded_rows(given, longest));
-  TandemSequence s = tandem_packed_rows(given, int(Load1(word_address(lengths, b + 1)).w), total, longest);
+  TandemSequence s =
+      tandem_packed_rows(given, int(Load1(word_address(lengths, b + 1)).w), total, longest);
   return ivec2(s.first, s.rows);
 }
 

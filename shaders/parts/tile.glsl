@@ -99,7 +99,8 @@ void fetch_nt(View a, int a0, View b, int b0, int d) {
     stage_m[i] = stages_nt(r) && a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
     if (ANYWHERE) b_at = row_address(b, max(b0 + r, 0));
     if (NT_LESS == 0 || i < NT_LESS)
-      stage_n[i] = stages_nt(r) && has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
+      stage_n[i] =
+          stages_nt(r) && has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
     a_at = add64(a_at, a_step);
     b_at = add64(b_at, b_step);
     r += step;
@@ -130,7 +131,8 @@ void put_nt(View a, int a0, View b, int b0, int d) {
   }
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     pool[r * NT_PITCH + c] = to_floats(stage_m[i]);
-    if (NT_LESS == 0 || i < NT_LESS) pool[(ROWS + n_place(r)) * NT_PITCH + c] = to_floats(stage_n[i]);
+    if (NT_LESS == 0 || i < NT_LESS)
+      pool[(ROWS + n_place(r)) * NT_PITCH + c] = to_floats(stage_n[i]);
     r += WG / NT_LANES;
   }
 }
@@ -142,8 +144,8 @@ void multiply_nt(inout vec4 s[RQ], int m, int n) {
     [[unroll]] for (int i = 0; i < RM; i++) x[i] = pool[m + i * TR * NT_PITCH];
     [[unroll]] for (int c = 0; c < 4; c++) {
       const vec4 y = pool[n + c * TC * NT_PITCH];
-      [[unroll]] for (int i = 0; i < RM; i++)
-        s[i][c] = fma(x[i].w, y.w, fma(x[i].z, y.z, fma(x[i].y, y.y, fma(x[i].x, y.x, s[i][c]))));
+      [[unroll]] for (int i = 0; i < RM; i++) s[i][c] =
+          fma(x[i].w, y.w, fma(x[i].z, y.z, fma(x[i].y, y.y, fma(x[i].x, y.x, s[i][c]))));
     }
     return;
   }
@@ -212,8 +214,8 @@ void fetch_nn(View b, int b0, int k0, int block) {
 void put_nn(View b, int b0, int k0, int block) {
   int r = TID / NN_LANES, c = TID % NN_LANES;
   if (WIDE == 0) {
-    [[dont_unroll]] for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES)
-      pool[r * NN_PITCH + c] = to_floats(load_any(b, b0 + k0 + r, 4 * (block * TC + c)));
+    [[dont_unroll]] for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES) pool[r * NN_PITCH + c] =
+        to_floats(load_any(b, b0 + k0 + r, 4 * (block * TC + c)));
     return;
   }
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
@@ -268,7 +270,7 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
     const int n = TCOL;
     if (LEAN != 0) {
       [[dont_unroll]] for (int k = 0; k < KC / 4; k++)
-        multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
+          multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
     } else if (PAIRED != 0) {
       [[unroll]] for (int k = 0; k < KC / 4; k++) multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
     } else {

@@ -24,7 +24,7 @@ void put_side(View b, int row0) {
   int r = TID / SIDE_LANES, c = TID % SIDE_LANES;
   if (WIDE == 0) {
     [[dont_unroll]] for (int i = 0; i < NN_VEC; i++, r += WG / SIDE_LANES)
-      pool[r * SIDE_PITCH + c] = to_floats(load_any(b, row0 + r, 4 * c));
+        pool[r * SIDE_PITCH + c] = to_floats(load_any(b, row0 + r, 4 * c));
     return;
   }
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
@@ -41,8 +41,8 @@ void product_sides(inout vec4 acc[DV_BLOCKS][RM], vec4 p[RQ], View b, int b0) {
       const int first = q * 4 * TC + k0;
       barrier(); // the pool's readers are done
       if (QUADS > 1 && k0 == 0) {
-        [[unroll]] for (int i = 0; i < RM; i++)
-          pool[P_AT + (TROW + TR * i) * P_PITCH + TCOL] = p[q * RM + i];
+        [[unroll]] for (int i = 0; i < RM; i++) pool[P_AT + (TROW + TR * i) * P_PITCH + TCOL] =
+            p[q * RM + i];
       }
       put_side(b, b0 + first);
       barrier(); // and the P tile is complete
@@ -56,7 +56,8 @@ void product_sides(inout vec4 acc[DV_BLOCKS][RM], vec4 p[RQ], View b, int b0) {
         }
         [[unroll]] for (int side = 0; side < SIDE; side++) {
           vec4 y[4];
-          [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[(4 * k + c) * SIDE_PITCH + side * TC + TCOL];
+          [[unroll]] for (int c = 0; c < 4; c++) y[c] =
+              pool[(4 * k + c) * SIDE_PITCH + side * TC + TCOL];
           [[unroll]] for (int i = 0; i < RM; i++) {
             acc[side][i] = fma(vec4(x[i].x), y[0], acc[side][i]);
             acc[side][i] = fma(vec4(x[i].y), y[1], acc[side][i]);

@@ -5,8 +5,9 @@
 #ifndef LEAN_WORDS
 #define LEAN_WORDS 0
 #endif
-const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 4 : 1; // src/plan/plan.cpp counts them
-shared uint votes[VOTES + LEAN_WORDS]; // words of tile.glsl lie behind
+const int VOTES =
+    (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 4 : 1; // src/plan/plan.cpp counts them
+shared uint votes[VOTES + LEAN_WORDS];                  // words of tile.glsl lie behind
 int vote_turn = 0;
 
 #define OWN_WORD votes[VOTES - 1]

@@ -36,7 +36,8 @@ float base_of(float s, float origin) {
   return is_hidden(s) ? -1.0 : min(weight(s, origin), 1.0);
 }
 vec4 bases(vec4 s, vec4 origin) {
-  return vec4(base_of(s.x, origin.x), base_of(s.y, origin.y), base_of(s.z, origin.z), base_of(s.w, origin.w));
+  return vec4(base_of(s.x, origin.x), base_of(s.y, origin.y), base_of(s.z, origin.z),
+              base_of(s.w, origin.w));
 }
 
 // tau / n_i of a query row; 0 unless softmax is elastic.
@@ -54,7 +55,9 @@ float raised(float base, float share) {
   return y;
 }
 // Without a share p is above 0, although exp may underflow to 0.
-bool is_live(float base, float share) { return base >= 0 && (share >= 0 || raised(base, share) > 0); }
+bool is_live(float base, float share) {
+  return base >= 0 && (share >= 0 || raised(base, share) > 0);
+}
 
 float weight_of(float base, float share) {
   if (NORM == ELASTIC) return is_live(base, share) ? raised(base, share) : 0.0;
@@ -73,13 +76,15 @@ float slope_of(float base) {
   if (NORM == ENTMAX) return entmax_power(base);
   return base;
 }
-float live_dp(float base, float share, float dp) { return NORM != ELASTIC || is_live(base, share) ? dp : 0.0; }
+float live_dp(float base, float share, float dp) {
+  return NORM != ELASTIC || is_live(base, share) ? dp : 0.0;
+}
 
 vec4 ds_of(vec4 base, vec4 share, vec4 dp, vec4 delta) {
   if (NORM == SOFTMAX) return base * (dp - delta);
   vec4 ds;
-  [[unroll]] for (int c = 0; c < 4; c++)
-    ds[c] = slope_of(base[c]) * (live_dp(base[c], share[c], dp[c]) - delta[c]);
+  [[unroll]] for (int c = 0; c < 4; c++) ds[c] =
+      slope_of(base[c]) * (live_dp(base[c], share[c], dp[c]) - delta[c]);
   return ds;
 }
 
@@ -87,8 +92,8 @@ vec4 ds_of(vec4 base, vec4 share, vec4 dp, vec4 delta) {
 // entmax: whether a key of the tile has a weight in this invocation.
 bool has_support(vec4 base[RQ]) {
   float top = 0;
-  [[unroll]] for (int r = 0; r < RQ; r++)
-    top = max(top, max(max(base[r].x, base[r].y), max(base[r].z, base[r].w)));
+  [[unroll]] for (int r = 0; r < RQ; r++) top =
+      max(top, max(max(base[r].x, base[r].y), max(base[r].z, base[r].w)));
   return top > 0;
 }
 #endif
@@ -114,6 +119,7 @@ vec4 drop_factor(uint bits) {
 }
 #ifndef BY_ELEMENT
 void drop_tile(inout vec4 x[RQ], int i0, int j0) {
-  [[unroll]] for (int r = 0; r < RQ; r++) x[r] *= drop_factor(drop_bits(i0 + ROW_OF(r), j0 + COL_OF(r)));
+  [[unroll]] for (int r = 0; r < RQ; r++) x[r] *=
+      drop_factor(drop_bits(i0 + ROW_OF(r), j0 + COL_OF(r)));
 }
 #endif

@@ -59,7 +59,8 @@ void main() {
   if (!find_place(block.bias_heads, place)) return;
   open_lean();
   const int bias_b = place.batch % block.bias_batch, split = place.batch / block.bias_batch;
-  const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles, col0 = key_tile * COLS;
+  const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles,
+            col0 = key_tile * COLS;
   const int i0 = place.tile / key_tiles * ROWS; // row of bias; 0 with ONE_ROW
 
   vec4 acc[RM]; // with ONE_ROW, the sum of own rows is in acc[0]
@@ -77,15 +78,20 @@ void main() {
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
     lean_barrier();
-    View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
-    View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
-    View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
-    View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    View q =
+        park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+    View k = park(
+        1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+    View v = park(
+        2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+    View d_o = park(
+        3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
     lean_barrier();
     load_rows(b, h, row0);
     if (SKIP == 0) fetch_nt(q, row0, k, col0, 0);
     vec4 base[RQ], dp[RQ];
-    if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, key_tile < tiles.full_begin || key_tile >= tiles.full_end))
+    if (!pair_tile(base, dp, q, d_o, row0, k, v, col0,
+                   key_tile < tiles.full_begin || key_tile >= tiles.full_end))
       continue;
     [[unroll]] for (int i = 0; i < RM; i++) {
       vec4 ds = pair_ds(base[i], dp[i], i);

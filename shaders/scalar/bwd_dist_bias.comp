@@ -69,10 +69,14 @@ void main() {
     if (row0 >= entry.seq_q || low > high || j0 > high || j0 + 2 * COLS <= low) continue;
     set_head(b, h);
     lean_barrier();
-    View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
-    View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
-    View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
-    View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    View q =
+        park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+    View k = park(
+        1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+    View v = park(
+        2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+    View d_o = park(
+        3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
     lean_barrier();
     load_rows(b, h, row0);
     [[dont_unroll]] for (int half_ = 0; half_ < 2; half_++) {

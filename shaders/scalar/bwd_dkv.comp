@@ -79,8 +79,10 @@ void main() {
   const int b = place.batch, hk = place.head;
   open_lean();
   set_entry(b);
-  View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
-  View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+  View k =
+      park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+  View v = park(
+      2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
 
   vec4 acc_k[D_BLOCKS][RM], acc_v[DV_BLOCKS][RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -95,8 +97,10 @@ void main() {
     const int h = hk * block.group + g;
     set_head(b, h);
     lean_barrier();
-    View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
-    View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    View q =
+        park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+    View d_o = park(
+        3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
     lean_barrier();
     if (SKIP == 0) fetch_nt(k, row0, q, tiles.begin * COLS, 0);
     for (int t = tiles.begin; t < tiles.end; t++) {
@@ -119,7 +123,8 @@ void main() {
       if (any(far)) {
         [[unroll]] for (int c = 0; c < 4; c++) {
           if (!far[c]) continue;
-          const vec2 origin = load_far(push.delta, b * block.heads_q + h, block.seq_q, col0 + 4 * TCOL + c);
+          const vec2 origin =
+              load_far(push.delta, b * block.heads_q + h, block.seq_q, col0 + 4 * TCOL + c);
           lse[c] = origin.y;
           [[unroll]] for (int i = 0; i < RM; i++) p[i][c] = from_origin(p[i][c], origin.x);
         }
@@ -151,7 +156,8 @@ void main() {
           if (DROPOUT != 0) p[i] *= drop_factor(let_through >> (4 * i));
         }
         put_ptile(p);
-        [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc_v[n], d_o, col0, n, DV_BLOCKS);
+        [[unroll]] for (int n = 0; n < DV_BLOCKS; n++)
+            product_nn(acc_v[n], d_o, col0, n, DV_BLOCKS);
       }
       if (GRAD_K != 0) {
         fetch_nn(q, col0, 0, 0);
@@ -166,7 +172,8 @@ void main() {
   }
 
   if (GRAD_K != 0) {
-    View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+    View d_k =
+        kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
     [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
       [[unroll]] for (int i = 0; i < RM; i++) {
         acc_k[n][i] *= block.scale;
@@ -176,10 +183,12 @@ void main() {
     }
   }
   if (GRAD_V != 0) {
-    View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+    View d_v =
+        kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
-      [[unroll]] for (int i = 0; i < RM; i++)
-        if (LENGTHS_KV != 0 && row0 + TROW + TR * i >= entry.seq_kv) acc_v[n][i] = vec4(0);
+      [[unroll]] for (int i = 0; i < RM;
+                      i++) if (LENGTHS_KV != 0 && row0 + TROW + TR * i >= entry.seq_kv)
+          acc_v[n][i] = vec4(0);
       store_block(d_v, row0, n, acc_v[n]);
     }
   }

@@ -62,7 +62,9 @@ float dot_row(int first, View t, int j) {
   return sum;
 }
 // The score of the current row, and of its distance from the origin.
-float own_score(View k, int i, int j) { return is_seen(i, j) ? score_of(dot_row(0, k, j), i, j) : HIDDEN; }
+float own_score(View k, int i, int j) {
+  return is_seen(i, j) ? score_of(dot_row(0, k, j), i, j) : HIDDEN;
+}
 float own_distance(View k, int i, int j, float origin) {
   const float s = own_score(k, i, j);
   return is_hidden(s) ? s : from_origin(s, origin);
@@ -94,7 +96,8 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
   barrier(); // the previous row is not read any more
   for (int n = TID; n < D_O_AT; n += WG) {
     if (4 * n < q.width) rows[n] = to_floats(load_words(q, row_address(q, i), 4 * n));
-    if (DELTA != 0 && 4 * n < d_o.width) rows[D_O_AT + n] = to_floats(load_words(d_o, row_address(d_o, i), 4 * n));
+    if (DELTA != 0 && 4 * n < d_o.width)
+      rows[D_O_AT + n] = to_floats(load_words(d_o, row_address(d_o, i), 4 * n));
   }
   barrier();
 
@@ -125,8 +128,10 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     relative = relative > 0 ? log(relative) : NO_LSE;
   }
   if (TID != 0) return;
-  Store2(far_address(push.delta, inputs.head, block.seq_q, i)).w = floatBitsToUint(vec2(origin, relative));
-  if (DELTA != 0) Store1(stat_address(push.delta, inputs.head, block.seq_q, i)).w = floatBitsToUint(delta);
+  Store2(far_address(push.delta, inputs.head, block.seq_q, i)).w =
+      floatBitsToUint(vec2(origin, relative));
+  if (DELTA != 0)
+    Store1(stat_address(push.delta, inputs.head, block.seq_q, i)).w = floatBitsToUint(delta);
 }
 
 void main() {
@@ -135,7 +140,8 @@ void main() {
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * WG;
   const int own = row0 + TID, head = b * block.heads_q + h;
   bool far = false;
-  if (own < block.seq_q) far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, own)).w));
+  if (own < block.seq_q)
+    far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, own)).w));
   rows[TID / 4][TID % 4] = far ? 1.0 : 0.0;
   barrier();
   vec4 some = vec4(0);
@@ -149,9 +155,13 @@ void main() {
   set_entry(b);
   set_head(b, h);
   const View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-  const View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  const View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  const View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  const View k =
+      kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  const View v =
+      kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  const View d_o =
+      q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   for (int n = 0; n < WG; n++)
-    if ((bits[n / 32] >> (n % 32) & 1u) != 0 && row0 + n < entry.seq_q) find_origin(q, k, v, d_o, h, row0 + n);
+    if ((bits[n / 32] >> (n % 32) & 1u) != 0 && row0 + n < entry.seq_q)
+      find_origin(q, k, v, d_o, h, row0 + n);
 }

@@ -36,10 +36,14 @@ void main() {
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
   open_lean();
   set_entry(b);
-  View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
-  View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
-  View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
-  View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+  View q =
+      park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+  View k =
+      park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+  View v = park(
+      2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+  View d_o = park(
+      3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
   lean_barrier();
 
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
@@ -60,7 +64,8 @@ void main() {
   for (int t = tiles.begin; t < tiles.end; t++) {
     const int col0 = t * COLS;
     vec4 base[RQ], dp[RQ];
-    if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end)) continue;
+    if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end))
+      continue;
     if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
     [[unroll]] for (int i = 0; i < RM; i++) {
       [[unroll]] for (int c = 0; c < 4; c++) {

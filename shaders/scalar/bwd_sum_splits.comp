@@ -38,6 +38,9 @@ void main() {
     at = add64(at, step);
   }
   const uint row = n / block.cols, head = row / block.rows;
-  View to = make_view(push.to, block.to, int(head / block.heads), int(head % block.heads), block.rows, block.cols, false);
-  store_float(DTYPE, add64(row_address(to, int(row % block.rows)), mul64(to.col, int(n % block.cols))), sum);
+  View to = make_view(push.to, block.to, int(head / block.heads), int(head % block.heads),
+                      block.rows, block.cols, false);
+  store_float(DTYPE,
+              add64(row_address(to, int(row % block.rows)), mul64(to.col, int(n % block.cols))),
+              sum);
 }

@@ -41,8 +41,8 @@ void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int 
   if (KEEP != 0) keep_tile(s, kept);
   if (NORM != SOFTMAX && far_rows != 0) {
     // QUADS is 1 here.
-    [[unroll]] for (int i = 0; i < RM; i++)
-      if ((far_rows >> i & 1u) != 0) s[i] = from_origin(s[i], vec4(far_origin[i]));
+    [[unroll]] for (int i = 0; i < RM; i++) if ((far_rows >> i & 1u) != 0) s[i] =
+        from_origin(s[i], vec4(far_origin[i]));
   }
 }
 
@@ -122,9 +122,12 @@ void main() {
   const int row0 = place.tile * ROWS;
   open_lean();
   set_entry(b);
-  View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
-  View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
-  View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+  View q =
+      park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+  View k =
+      park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+  View v = park(
+      2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
   lean_barrier();
 
   // m: the running maximum, the same in all invocations of a row. l: own part of the sum. For
@@ -161,8 +164,8 @@ void main() {
       [[unroll]] for (int i = 0; i < RM; i++) {
         top[i] = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
         if (QUADS > 1) {
-          [[unroll]] for (int e = RM + i; e < RQ; e += RM)
-            top[i] = max(max(max(s[e].x, s[e].y), max(s[e].z, s[e].w)), top[i]);
+          [[unroll]] for (int e = RM + i; e < RQ; e += RM) top[i] =
+              max(max(max(s[e].x, s[e].y), max(s[e].z, s[e].w)), top[i]);
         }
       }
       row_max(top);
@@ -185,8 +188,8 @@ void main() {
         if (!vote(has_support(s))) continue;
         fetch_v(v, col0);
       }
-      [[unroll]] for (int i = 0; i < RM; i++)
-        s[i] = weights_of(s[i], vec4(share_of(row0 + TROW + TR * i)));
+      [[unroll]] for (int i = 0; i < RM; i++) s[i] =
+          weights_of(s[i], vec4(share_of(row0 + TROW + TR * i)));
     }
     if (DROPOUT != 0) drop_tile(s, row0, col0);
     if (QUADS == 1) put_ptile(s);
@@ -210,8 +213,7 @@ void main() {
     [[unroll]] for (int i = 0; i < RM; i++) l[i] = m[i] != NO_LSE ? 1.0 : 0.0;
   }
   if (LENGTHS_Q != 0) {
-    [[unroll]] for (int i = 0; i < RM; i++)
-      if (row0 + TROW + TR * i >= entry.seq_q) l[i] = 0;
+    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + TROW + TR * i >= entry.seq_q) l[i] = 0;
   }
   View o;
   if (SPLIT != 0)

@@ -46,7 +46,8 @@ void main() {
   if (index >= block.total) return;
   const int head = int(index / block.tiles); // over all batch entries
   const int b = head / block.heads_q, h = head % block.heads_q;
-  const int tid = int(gl_LocalInvocationIndex), slice = tid / LANES % SLICES, first = tid - slice * LANES;
+  const int tid = int(gl_LocalInvocationIndex), slice = tid / LANES % SLICES,
+            first = tid - slice * LANES;
   const int row = int(index % block.tiles) * (WG / (LANES * SLICES)) + tid / (LANES * SLICES);
   const int col = 4 * (tid % LANES);
   ivec2 rows = ivec2(0, block.seq_q); // first row of the batch entry, and number of rows
@@ -103,5 +104,6 @@ void main() {
     store_words(o, row_address(o, row), col, sees ? sum : vec4(0));
   }
   if (push.lse != uvec2(0) && col == 0)
-    Store1(stat_address(push.lse, head, block.seq_q, row)).w = sees ? floatBitsToUint(origin.x + (origin.y + log(l))) : LSE_NONE;
+    Store1(stat_address(push.lse, head, block.seq_q, row)).w =
+        sees ? floatBitsToUint(origin.x + (origin.y + log(l))) : LSE_NONE;
 }

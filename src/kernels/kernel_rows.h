@@ -12,7 +12,7 @@ namespace tandem {
 // Why a plan cannot run: a row is disabled, or does not take an input; "" if it can.
 String kernels_refusal(const Caps& caps, const Plan& plan);
 
-// The SPIR-V of a row of a Vulkan path, as cmake/TandemShaders.cmake names it, and that of a launch:
+// The SPIR-V of a row of a Vulkan path, as cmake/TandemShaders.cmake names it, and of a launch:
 // of its row, or of the row whose rows it computes again.
 String row_module(const KernelRow& row, tandem_dtype dtype);
 String module_name(const Plan& plan, const Launch& launch);

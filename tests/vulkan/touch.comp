@@ -2,7 +2,8 @@
 // Has an access to a buffer, for a validation layer to see; changes nothing.
 #version 460
 layout(local_size_x = 1) in;
-layout(set = 0, binding = 0) buffer Data { float data[]; } target;
+layout(set = 0, binding = 0) buffer Data { float data[]; }
+target;
 layout(push_constant) uniform Push { uint zero; };
 shared float sink;
 void main() {
