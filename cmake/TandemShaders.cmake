@@ -50,12 +50,13 @@ function(tandem_shader_list target)
 endfunction()
 
 # The modules that the rows of backend vulkan in src/kernels/kernels.inc ask for, by columns:
-#   tiles     other than `matrix`: the module <stem>, from shaders/scalar/<stem>.comp, for every path and type. `matrix`:
-#             the module <stem>_<path>_<type>[_<variant>], with the variant where the row has traits
-#   traits    k2: operands twice as deep as accumulators are wide; redo: no module, as such launches run the modules of
-#             the other rows; others: TANDEM_<TRAIT>=1
-# module_name() in src/kernels/kernel_rows.cpp has the same rule, and a test compares them.
-
+#   tiles     other than `matrix`: the module <stem>, from shaders/scalar/<stem>.comp, for every path and type
+#             `matrix`: the module <stem>_<path>_<type>, from shaders/coopmat/<stem>.comp, or where the row has traits
+#             <stem>_<path>_<type>_<variant>, from <stem>_<variant>.comp
+#   traits    k2: from <stem>.comp, with operands twice as deep as accumulators are wide; redo: no module, as such launches
+#             run the modules of the other rows
+# The rest of a module is three switches (shaders/coopmat/begin.glsl): TANDEM_CM2 by the path, TANDEM_BF16 by the type,
+# TANDEM_KN by the trait k2. row_module() in src/kernels/kernel_rows.cpp has the same names, and a test compares them.
 
 # tandem_read_modules(): TANDEM_ROW_MODULES, the modules of these rows, and for each of them TANDEM_SOURCE_<module>,
 # TANDEM_ENV_<module> and TANDEM_SWITCHES_<module>, a list, in the caller's scope.
@@ -84,18 +85,15 @@ function(tandem_read_modules)
     elseif("redo" IN_LIST traits)
       continue()
     endif()
+    set(source ${stem}_${variant})
     set(suffix _${variant})
     set(deep 1)
-    set(switches "")
     if("none" IN_LIST traits)
+      set(source ${stem})
       set(suffix "")
     elseif("k2" IN_LIST traits)
+      set(source ${stem})
       set(deep 2)
-    else()
-      foreach(trait IN LISTS traits)
-        string(TOUPPER ${trait} trait)
-        list(APPEND switches -DTANDEM_${trait}=1)
-      endforeach()
     endif()
     if(types STREQUAL "half")
       set(types f16 bf16)
@@ -110,9 +108,9 @@ function(tandem_read_modules)
       set(module ${stem}_${path}_${type}${suffix})
       string(COMPARE EQUAL "${type}" bf16 bf16)
       list(APPEND modules ${module})
-      set(TANDEM_SOURCE_${module} coopmat/${stem}.comp PARENT_SCOPE)
+      set(TANDEM_SOURCE_${module} coopmat/${source}.comp PARENT_SCOPE)
       set(TANDEM_ENV_${module} ${env} PARENT_SCOPE)
-      set(TANDEM_SWITCHES_${module} -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=${deep} ${switches} PARENT_SCOPE)
+      set(TANDEM_SWITCHES_${module} -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=${deep} PARENT_SCOPE)
     endforeach()
   endforeach()
   list(REMOVE_DUPLICATES modules) # other paths' rows have the same modules of scalar

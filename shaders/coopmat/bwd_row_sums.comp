@@ -4,77 +4,8 @@
 // (docs/kernels/coopmat.md). The KV loop of bwd_dq.comp without its last product.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat/begin.glsl"
+#include "coopmat/bwd_row_sums_common.glsl"
 
-#define TANDEM_SPEC GLSL_SPEC
-#include "kernels/abi/bwd_row_sums.inc"
-layout(set = 0, binding = 0, std140) uniform Block {
-#define TANDEM_STRIDES GLSL_STRIDES
-#define TANDEM_PARAM GLSL_PARAM
-#include "kernels/abi/bwd_row_sums.inc"
-} block;
-layout(push_constant) uniform Push {
-#define TANDEM_ADDRESS GLSL_ADDRESS
-#define TANDEM_ADDRESSES GLSL_ADDRESSES
-#define TANDEM_PUSH GLSL_PUSH
-#include "kernels/abi/bwd_row_sums.inc"
-} push;
-
-#include "parts/tensor.glsl"
-#include "parts/place.glsl"
-#include "parts/extra.glsl"
-#include "parts/score.glsl"
-#include "parts/mask.glsl"
-#include "parts/softmax.glsl"
-#include "parts/weight.glsl"
-#include "coopmat/matrix.glsl"
-#include "coopmat/stage.glsl"
-#include "coopmat/bias.glsl"
-#include "coopmat/element.glsl"
-#include "coopmat/skip.glsl"
-#include "coopmat/far.glsl"
-
-// Stores a block's numbers a row; rows behind the length are 0.
-void store_stats(uvec2 address, ACC x, int head, int row0) {
-  if (KEEP != 0) subgroupBarrier(); // the last tile's bits may lie there
-  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  for (int row = LANE; row < MM; row += SUBGROUP) {
-    if (row0 + row >= block.seq_q) continue;
-    const float y = SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH);
-    Store1(stat_address(address, head, block.seq_q, row0 + row)).w =
-        row0 + row < entry.seq_q ? floatBitsToUint(y) : 0;
-  }
-  subgroupBarrier();
-}
-
-// Sums the elements' parts over each row of a block, and stores the rows' numbers. head counts over
-// all batch entries; from: the block's first row.
-#define FINISH_SUMS(dot, mass, lift, far_dot, spread)                                           \
-  row_sum(dot);                                                                                 \
-  if (NORM == ENTMAX) {                                                                         \
-    row_sum(mass);                                                                              \
-    ELEMENTS(k, dot) dot[k] = mass[k] != 0 ? dot[k] / mass[k] : 0.0;                            \
-  }                                                                                             \
-  store_stats(push.delta, dot, head, from);                                                     \
-  if (ROW_TAU != 0) {                                                                           \
-    ACC n; /* number of keys that a row sees */                                                 \
-    ROWS_TO_MATRIX(n, row,                                                                      \
-                   float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv))) \
-    row_sum(lift);                                                                              \
-    ELEMENTS(k, n) lift[k] = n[k] > 0 ? lift[k] / n[k] : 0.0;                                   \
-    store_stats(push.tau_rows, lift, head, from);                                               \
-  }                                                                                             \
-  if (ROW_SLOPE != 0) {                                                                         \
-    row_sum(far_dot);                                                                           \
-    row_sum(spread);                                                                            \
-    ELEMENTS(k, dot) spread[k] = far_dot[k] - dot[k] * spread[k];                               \
-    store_stats(push.slope_rows, spread, head, from);                                           \
-  }
-
-#if TANDEM_LEAN
-#include "coopmat/lean_bwd_row_sums.glsl"
-#else
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
@@ -192,4 +123,3 @@ void main() {
     FINISH_SUMS(dot[r], mass[r], lift[r], far_dot[r], spread[r])
   }
 }
-#endif

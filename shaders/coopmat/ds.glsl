@@ -31,13 +31,3 @@ Place ds_place(int n, int group) {
   place.head = kv / block.batches * group + n % group;
   return place;
 }
-#ifndef DS_BIAS
-// Tile by tile over all heads, so that the tiles with most work come first. n: the head.
-bool place_in_chunk(int group, out int n, out Place place) {
-  const uint index = own_index();
-  n = int(index % uint(block.heads));
-  place = ds_place(n, group);
-  place.tile = int(block.tiles - 1u - index / uint(block.heads));
-  return index < block.total;
-}
-#endif

@@ -6,12 +6,9 @@
 // product, and log2_scale includes the scale. With score inputs s is the score in natural units.
 
 const float LOG2E = 1.4426950408889634;
-// BIAS_BEGINS, for kernels that define it: a block's products start from the bias, divided by the
+// BIAS_BEGINS: a block's products start from the bias, divided by the
 // scale. It can then be fetched, and changed into a matrix, while the block has nothing else in
 // registers, and costs one multiplication.
-#ifndef BIAS_BEGINS
-#define BIAS_BEGINS false
-#endif
 const bool BIAS_MATRICES = BIAS_BLOCKS || BIAS_CHUNKS;
 const bool BIAS_FIRST =
     BIAS_BEGINS ? BIAS_MATRICES && NORM == SOFTMAX && SOFTCAP == 0 && FOLDED != 0 : false;
@@ -73,10 +70,6 @@ float ds_at(float base, float share, float dp, float delta) {
   return slope_of(base) * (live_dp(base, share, dp) - delta);
 }
 
-// If unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias.
-#ifndef WANTS_SLOPE
-#define WANTS_SLOPE false
-#endif
 #if TANDEM_CM2
 float alibi_at(float s, int t, float slope) {
   precise float far = slope * float(abs(t));
@@ -93,7 +86,8 @@ float alibi_flipped(const in uint r, const in uint c, const in float s, const in
 }
 #endif
 // A block with query rows from i0 and keys from j0 on (block_key()). flip: its rows are the keys.
-// slope: softcap's derivative, with WANTS_SLOPE. bias: the block of it, if it is read by chunks.
+// slope: softcap's derivative, with WANTS_SLOPE; unused, it makes lavapipe's compiler (Mesa 26)
+// crash with entmax and a bias. bias: the block of it, if it is read by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s) {
@@ -158,7 +152,7 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
   }
 }
 
-#ifdef KEEP_BY_ELEMENT
+#if KEEP_BY_ELEMENT
 void keep_block(inout ACC s, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s)
@@ -220,9 +214,6 @@ ACC drop_block(int i0, int j0, bool flip) {
 // the exponentials. If nothing else changes the scores, HIDDEN_SCORE, which swallows the product,
 // stays far below all others.
 const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
-#ifndef MASKS_FIRST
-#define MASKS_FIRST false
-#endif
 // WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes better code for the
 // loop (docs/kernels/coopmat.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)

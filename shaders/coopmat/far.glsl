@@ -7,20 +7,6 @@
 
 bool own_far = false; // whether a row whose origin this invocation has loaded is far
 // Origin of the weights of a row of q (weight_origin()). head: over all batch entries.
-#if TANDEM_PAIR
-// The same in two steps, so that a load may be on its way before anything depends on it.
-uint row_lse(int head, int i) {
-  return i < entry.seq_q ? Load1(stat_address(push.lse, head, block.seq_q, i)).w : LSE_NONE;
-}
-float origin_of(uint bits, int head, int i) {
-  if (i >= entry.seq_q) return NO_ORIGIN;
-  if (tandem_is_far(uintBitsToFloat(bits))) {
-    own_far = true;
-    bits = floatBitsToUint(load_far(push.delta, head, block.seq_q, i).y);
-  }
-  return weight_origin(bits);
-}
-#endif
 float row_origin(int head, int i) {
   if (i >= entry.seq_q) return NO_ORIGIN;
   uint bits = Load1(stat_address(push.lse, head, block.seq_q, i)).w;

@@ -75,25 +75,6 @@ Place parked_place() {
   const Place place = parked_place(); \
   const int row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
 
-#ifdef LEAN_BACKWARD
-// far_block() by way of the scratch, an element an invocation. All subgroups come here together:
-// lavapipe (Mesa 26) makes barriers of the subgroup barriers of the workgroup.
-void far_block_in_scratch(inout ACC s, View q, View k, int head, int i0, int j0, bool flip) {
-  coopMatStore(s, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  [[dont_unroll]] for (int n = LANE; n < MM * MN; n += SUBGROUP) {
-    const int row = n / MN, col = n % MN, i = i0 + (flip ? col : row), j = j0 + (flip ? row : col);
-    bool far = false;
-    if (i < entry.seq_q)
-      far = tandem_is_far(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w));
-    if (far) SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH + col) = far_score(q, k, head, i, j);
-  }
-  subgroupBarrier();
-  coopMatLoad(s, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-}
-#endif
-
 // put_block() without a loop that stays, around which Mesa would keep the blocks in memory.
 void put_block_unrolled(int to, ACC x) {
 #if TANDEM_BF16

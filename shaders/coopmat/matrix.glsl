@@ -48,18 +48,18 @@ const int MOST_OUT = D_OUT > DV_OUT ? D_OUT : DV_OUT;
 #define LANE int(gl_SubgroupInvocationID)
 // A kernel that takes several batch entries at once (bwd_dq) divides its workgroup into teams, one
 // for each entry. Each team has its own tiles, ROWS and part of the streamed array.
-#ifdef TAKES_ENTRIES
+#if TEAMS
 const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
 #define TEAM int(gl_SubgroupID / uint(TEAM_SUBGROUPS))
 #define TEAM_SUBGROUP int(gl_SubgroupID % uint(TEAM_SUBGROUPS))
 #define TEAM_TID int(gl_LocalInvocationIndex % uint(TEAM_SIZE))
 #define OWN_STREAMED(n) (TEAM * STREAMED + (n))
 #else
-#ifndef ONE_ENTRY // the interface has ENTRIES
+#if !HAS_ENTRIES
 const int ENTRIES = 1;
 #endif
 #define TEAM_SIZE WG
-#if TANDEM_PAIR
+#if SUBGROUP_PAIRS
 #define TEAM_SUBGROUP (int(gl_SubgroupID) % (SUBGROUPS / 2))
 #else
 #define TEAM_SUBGROUP int(gl_SubgroupID)
@@ -75,14 +75,11 @@ const int ENTRIES = 1;
 #else
 #define HALF float16_t
 #endif
-// Whether bias is loaded by whole blocks (bias.glsl), for kernels that define TAKES_BLOCKS;
-// coopmat2 loads it another way. PAIRS: for 16-bit elements a word holds two keys. The even ones of
-// 2 MN keys make one block of a tile, the odd ones the next.
-#if TANDEM_CM2 || !defined(TAKES_BLOCKS)
-#undef TAKES_BLOCKS
-#define TAKES_BLOCKS false
-#endif
-const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
+// Whether bias is loaded by whole blocks (bias.glsl); coopmat2 loads it another way. PAIRS: for
+// 16-bit elements a word holds two keys. The even ones of 2 MN keys make one block of a tile, the
+// odd ones the next.
+const bool BIAS_BLOCKS =
+    TANDEM_CM2 == 0 && BIAS_IN_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
 const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
 // block_key(): first key of a tile's n-th block, whose keys are KEY_STEP apart. key_place(): where
@@ -104,10 +101,6 @@ int key_place(int row) {
 #define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
-#ifndef FLIPS // the rows of the kernel's blocks are keys
-#define FLIPS false
-#endif
-
 // ---- shared arrays: src/plan/tiles.h counts them ----
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
@@ -123,7 +116,7 @@ const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
-#ifdef TAKES_ENTRIES
+#if TEAMS
 shared uvec4 streamed[ENTRIES * STREAMED];
 #else
 shared uvec4 streamed[STREAMED];
@@ -134,7 +127,7 @@ const int BLOCK_CHUNKS = MM * MN / 8; // chunks of 8 elements of a block
 const int PLAIN_SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;
 const bool SCRATCH_IDLE =
     int(TANDEM_CM2 == 0) + int(NORM != SOFTMAX) + int(BIAS != 0) + int(DROPOUT != 0) == 0;
-#ifdef KEEP_BY_ELEMENT
+#if KEEP_BY_ELEMENT
 const int KEEP_ROOM = 0;
 #else
 const int OWN = RM * MM; // rows of a subgroup: query rows, or keys if FLIPS
@@ -143,21 +136,21 @@ const int KEEP_AT = SCRATCH_IDLE ? 0 : PLAIN_SCRATCH;
 const int KEEP_ROOM = int(KEEP == 0) + int(SCRATCH_IDLE) == 0 ? KEEP_WORDS / 4 : 0;
 #endif
 const int SCRATCH = PLAIN_SCRATCH + KEEP_ROOM;
-#ifdef NO_SCRATCH // nothing needs it
+#if NO_SCRATCH
 shared vec4 scratch[1];
 #else
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 #endif
 // 0, 1, 2, ...; with several entries at once also two numbers a row for each subgroup.
 const int IOTA = MM > MN ? MM : MN;
-#ifdef TAKES_ENTRIES
+#if TEAMS
 const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS* MM / 2 : 0;
 #else
 const int ROW_NUMBERS = 0;
 #endif
 // Behind them with keep, for each of 32 keys a word with its bit, in the order of a tile's columns.
 const int KEY_BITS = IOTA / 4 + ROW_NUMBERS;
-#ifdef KEEP_BY_ELEMENT
+#if KEEP_BY_ELEMENT
 shared vec4 iota[KEY_BITS];
 #else
 shared vec4 iota[KEY_BITS + (KEEP != 0 ? 8 : 0)];
@@ -175,7 +168,7 @@ void begin_iota() { // a barrier follows
   } else {
     for (int n = TID; n < IOTA; n += WG) iota[n / 4][n % 4] = float(n);
   }
-#ifndef KEEP_BY_ELEMENT
+#if !KEEP_BY_ELEMENT
   if (KEEP != 0) {
     for (int n = TID; n < 32; n += WG)
       iota[KEY_BITS + key_place(n) / 4][key_place(n) % 4] = uintBitsToFloat(1u << n);
@@ -254,9 +247,6 @@ uvec4 packed_chunk(int n) {
 }
 #endif
 
-#ifndef ROUNDS_FAST
-#define ROUNDS_FAST false
-#endif
 const int OPERAND_PITCH = MK / 8 + 1;
 // finite: a NaN may become a number.
 OPERAND_A to_operand(ACC x, bool finite) {

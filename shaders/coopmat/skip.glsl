@@ -2,12 +2,6 @@
 // Tiles without a kept key are skipped before any of their rows is loaded. The next tile that has
 // one is known before it is fetched, so its rows are prefetched in registers as usual.
 
-#ifndef SKIPPED // what a skipped tile leaves
-#define SKIPPED(t, first)
-#endif
-#ifndef VISITS_ALL
-#define VISITS_ALL false
-#endif
 const bool SKIPS = VISITS_ALL ? false : SKIP != 0;
 const bool SKIP_KEEP = KEEP != 0 && SKIPS;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
@@ -18,7 +12,7 @@ const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
 // subgroups of 8.
 const bool LEAVES_BLOCKS = SKIP_ENTMAX && SUBGROUP != 8;
 
-#ifdef KEEP_BY_ELEMENT
+#if KEEP_BY_ELEMENT
 // Whether a tile with the workgroup's rows from own on and the streamed ones from streamed on has a
 // kept key, or may have one: with feature stride 1 whole words are tested, and with them up to
 // three keys on either side. flip: the workgroup's rows are keys.

@@ -11,12 +11,6 @@
 // matrices wait to be stored costs four fifths, as the matrices are then kept in memory. So all
 // results are first put into shared memory, then everything else is done.
 
-#ifndef ROW_CHUNKS // from a row to the next, in 16 bytes
-#define ROW_CHUNKS(t, chunks) int(t.row.x >> 4)
-#endif
-#ifndef TILES_EXIST // all of their rows do
-#define TILES_EXIST (WHOLE != 0)
-#endif
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool PREFETCHES =

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row_sums for lean tiles: the KV loop of lean_bwd_dq.glsl without its last product.
+// bwd_row_sums for lean tiles: the KV loop of bwd_dq_lean.comp without its last product.
+#version 460
+#extension GL_GOOGLE_include_directive : require
 #define OWN_COUNT (3 * MM) // of the subgroup's rows: origin, and share behind a gap
-#define LEAN_BACKWARD
+#include "coopmat/lean_options.glsl"
+#include "coopmat/bwd_row_sums_common.glsl"
 #include "coopmat/lean.glsl"
+#include "coopmat/lean_far.glsl"
 #include "coopmat/lean_products.glsl"
+#include "coopmat/lean_backward.glsl"
 
 void main() {
   TandemTiles tiles;

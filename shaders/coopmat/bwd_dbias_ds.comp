@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dbias from the dS that bwd_dkv left: d_bias of DS_BLOCK query rows and DS_SUM_KEYS keys of a
 // head is dS transposed, or its sum over the batch, or a split's part of it, in order.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#define STREAMED (64 * 65 / 4) // floats [64 query rows, DS_SUM_KEYS + 1]
+#define KEEP_BY_ELEMENT 1
+#include "coopmat/bwd_dbias_common.glsl"
+#include "coopmat/ds.glsl"
+
 const int SUM_VEC = DS_SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
 const int TURN_PITCH = DS_SUM_KEYS + 1;
 #define TURNED(n) streamed[(n) / 4][(n) % 4]

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq for lean tiles. The numbers of rows wait in shared memory, and the weights of a block in
 // the scratch, while dP is formed.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#define TEAMS 1
 #define OWN_COUNT (3 * MM) // of the subgroup's rows: origin, delta, share
-#define LEAN_BACKWARD
+#include "coopmat/lean_options.glsl"
+#include "coopmat/bwd_dq_common.glsl"
 #include "coopmat/lean.glsl"
+#include "coopmat/lean_far.glsl"
 #include "coopmat/lean_products.glsl"
+#include "coopmat/lean_backward.glsl"
 
 void main() {
   uint index = own_index();

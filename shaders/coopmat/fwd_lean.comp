@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd for lean tiles. m, of a row, and l, of an element, wait in shared memory. One invocation a
 // row moves m, and forms the factor of the row's earlier results.
+#version 460
+#extension GL_GOOGLE_include_directive : require
 #define OWN_COUNT (MM * MN + MM)
+#include "coopmat/lean_options.glsl"
+#include "coopmat/fwd_common.glsl"
 #include "coopmat/lean.glsl"
 #include "coopmat/lean_products.glsl"
 

@@ -2,9 +2,13 @@
 // bwd_dq by pairs of subgroups (pair.glsl): the first forms S, the second dP, and either half of
 // the features of d_q. A step is one block of columns. Both products are exchanged, and both
 // subgroups form dS.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat/pair_options.glsl"
+#include "coopmat/bwd_dq_common.glsl"
 #include "coopmat/pair.glsl"
 
-// See pair_bwd_dkv.glsl.
+// See bwd_dkv_pair.glsl.
 #define FETCH_STEP(tile)                              \
   {                                                   \
     const int from = min(tile, tiles.end - 1) * COLS; \

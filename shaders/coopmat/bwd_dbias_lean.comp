@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dbias for lean tiles: the loop over members. Each step of features is loaded when it is
 // needed.
+#version 460
+#extension GL_GOOGLE_include_directive : require
 #define OWN_COUNT (3 * MM) // of the subgroup's rows: origin, delta, share
-#define LEAN_BACKWARD
+#include "coopmat/lean_options.glsl"
+#include "coopmat/bwd_dbias_members.glsl"
 #include "coopmat/lean.glsl"
+#include "coopmat/lean_far.glsl"
 
 // The step-th features of ROWS rows of the view in slot a, and of COLS keys of that in slot b.
 void put_own_step(int a, int a0, int b, int b0, int step) {
@@ -90,4 +94,10 @@ void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split,
     }
     member++;
   }
+}
+
+void main() {
+#include "coopmat/main/bwd_dbias_begin.glsl"
+  sum_members(acc, place, bias_b, split, i0, key_tile);
+#include "coopmat/main/bwd_dbias_store.glsl"
 }

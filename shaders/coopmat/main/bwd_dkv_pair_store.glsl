@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Included by main() of bwd_dkv by pairs: stores the workgroup's rows of d_k and d_v.
+View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+View d_v =
+    kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+const float scale = second ? block.scale : 1.0;
+EACH(r, RM)
+  EACH(d, MOST_OUT)
+    ELEMENTS(n, acc[r][d]) acc[r][d][n] *= scale;
+EACH(part, PARTS) {
+  barrier();
+  EACH(r, RM)
+    EACH(d, PART)
+      if (part * PART + d < MOST_OUT) put_block(PART_AT(r, d), acc[r][part * PART + d]);
+  barrier();
+  store_part_rows(d_v, 0, row0, part * PART_CHUNKS, entry.seq_kv);
+  store_part_rows(d_k, PART_CHUNKS, row0, part * PART_CHUNKS, entry.seq_kv);
+}
