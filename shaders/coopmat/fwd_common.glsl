@@ -6,8 +6,9 @@
 #define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)
 #define MASKS_FIRST FIRST_IS_EXACT
 #if TANDEM_CM2
-#define ROW_CHUNKS(t, chunks) (KV_ROW == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)
-#define TILES_EXIST ((WHOLE | ALL_EXIST) != 0)
+#define ROW_CHUNKS(t, chunks) \
+  (PLAIN_LOOP == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)
+#define TILES_EXIST ((WHOLE | KEYS_EXIST) != 0)
 #endif
 #include "coopmat/begin.glsl"
 
@@ -32,13 +33,6 @@ layout(push_constant) uniform Push {
 #include "parts/mask.glsl"
 #include "parts/softmax.glsl"
 #include "parts/weight.glsl"
-#if TANDEM_CM2
-const int KV_ROWS = KV_ROW >> 30 == 1 ? 1 : 0; // k and v have strides of their own
-const int K_ROW = KV_ROWS == 1 ? KV_ROW & 0x7fff : KV_ROW & 0x1fffffff;
-const int V_ROW = KV_ROWS == 1 ? KV_ROW >> 15 & 0x3fff : K_ROW;
-// By bit 29. Numbers: glslang 16 uses the result of && between constants before it defines it.
-const int ALL_EXIST = KV_ROW > 0 ? 1 - (KV_ROW >> 29 & 1) : 0;
-#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
@@ -118,10 +112,9 @@ void store_lse(int head, int row0) {
   }
 }
 
-// The launch that is only for the rows that the one before has lost, by the lse that it has stored.
-// It is a pipeline of its own: beside the loop over tiles this code cost an H100 (580.159.04) four
-// fifths of that loop's speed, as its compiler then kept matrices in memory.
-const bool REDO = KV_ROW < 0;
+// REDO: the launch that is only for the rows that the one before has lost, by the lse that it has
+// stored. It is a pipeline of its own: beside the loop over tiles this code cost an H100
+// (580.159.04) four fifths of that loop's speed, as its compiler then kept matrices in memory.
 void redo_rows() {
   Place place;
   if (!find_place(block.heads_q, place)) return;

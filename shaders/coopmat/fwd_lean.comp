@@ -176,7 +176,7 @@ void search_rows(TandemTiles tiles) {
 }
 
 void main() {
-  if (REDO) {
+  if (REDO != 0) {
     redo_rows();
     return;
   }

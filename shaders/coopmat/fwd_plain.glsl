@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The plain loop of fwd over tiles, for softmax without dropout, keep and distance biases (KV_ROW,
-// src/plan/coopmat/plain_loop.cpp). Products start from a dense bias; softcap and ALiBi come behind
-// them. It is for coopmat2, where left operands are as wide as accumulators (KN is 1). An iteration
-// begins with the exponentials, and multiplies the next tile's scores at its end. Then no branch
-// but that of the row maxima is between the products: around a branch NVIDIA's compiler
-// (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a compiler makes
-// of the loop").
+// The plain loop of fwd over tiles, for softmax without dropout, keep and distance biases
+// (PLAIN_LOOP, src/plan/coopmat/plain_loop.cpp). Products start from a dense bias; softcap and
+// ALiBi come behind them. It is for coopmat2, where left operands are as wide as accumulators (KN
+// is 1). An iteration begins with the exponentials, and multiplies the next tile's scores at its
+// end. Then no branch but that of the row maxima is between the products: around a branch NVIDIA's
+// compiler (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a
+// compiler makes of the loop").
 
 #if TANDEM_CM2
-const bool PLAIN = KV_ROW != 0 && PREFETCHES;
+const bool PLAIN = PLAIN_LOOP != 0 && PREFETCHES;
 // K and V are prefetched in registers of their own, each from where the previous tile is stored: a
 // whole iteration ahead. With RM 2, a bias, or heads of more than 192, they alternate, as there is
 // no room for two: a block of features takes 8 registers of o and 4 of q.

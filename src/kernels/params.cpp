@@ -159,7 +159,13 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.KV_ROW = l.has(trait::redo) ? ~0u : l.of<MatrixLaunch>().kv_row;  // ~0u is -1 there
+  s.REDO = l.has(trait::redo);
+  const MatrixLaunch::PlainLoop loop =
+      s.REDO ? MatrixLaunch::PlainLoop() : l.of<MatrixLaunch>().plain_loop;
+  s.PLAIN_LOOP = loop.runs;
+  s.K_ROW = loop.k_row;
+  s.V_ROW = loop.v_row;
+  s.KEYS_EXIST = loop.keys_exist;
   s.SPLIT = l.splits > 1;
   s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;

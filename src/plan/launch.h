@@ -21,6 +21,11 @@ struct ScalarLaunch {
 // vulkan.coopmat and coopmat2. Launch::tile holds br and bc, and the subgroups and their
 // invocations as tr and tc.
 struct MatrixLaunch {
+  struct PlainLoop {
+    bool runs = false;              // else the other loop
+    uint32_t k_row = 0, v_row = 0;  // strides of rows of k and v, in 8 elements
+    bool keys_exist = false;        // no tile has keys that do not exist
+  };
   MatrixDims matrix;              // shape of the matrices
   uint32_t subgroup = 0;          // invocations of a subgroup
   int row_blocks = 0;             // matrices of rows that a subgroup owns
@@ -28,7 +33,7 @@ struct MatrixLaunch {
   bool register_prefetch = true;  // the next tile's rows wait in registers
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
-  uint32_t kv_row = 0;            // fwd: KV_ROW of the plain loop; 0: the other loop runs
+  PlainLoop plain_loop;           // fwd
   // A redo (redo.glsl) runs the module of fwd: fwd's row. -1: the launch is none.
   int redoes = -1;
   // With trait::ds the launches alternate, chunk by chunk of kv heads. kv_heads: kv heads of a

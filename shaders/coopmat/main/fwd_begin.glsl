@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Included by main() of fwd: where the workgroup is, its tensors, and the tiles that it takes.
-if (REDO) {
+if (REDO != 0) {
   redo_rows();
   return;
 }

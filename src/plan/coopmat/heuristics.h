@@ -85,9 +85,9 @@ inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, doubl
   return factor > (width > 64 ? 1.4 : bias && stem == Stem::fwd ? 1.05 : 1.25);
 }
 
-// KV_ROW (kernels/abi/fwd.inc), if the loop of fwd takes the form that is made for products and
-// exponentials (shaders/coopmat/plain.glsl); else 0.
-uint32_t kv_row_of(const Problem& p, const Launch& l);
+// The loop of fwd that is made for products and exponentials (shaders/coopmat/fwd_plain.glsl),
+// where it takes a problem and is the faster one.
+MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Launch& l);
 // Whether that loop is faster than the other one. With two
 // blocks of rows a subgroup it is for masked tiles and ends alone. Heads over 192, which have no
 // room for a second set of staging registers, have it for masked tiles alone. H100, 580.159.04,

@@ -418,7 +418,7 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launc
       uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, l.entries)) +
       mask_shared_bytes(t, shape_);
   launch->path = l;
-  if (launch->stem == Stem::fwd) launch->as<MatrixLaunch>()->kv_row = kv_row_of(p, *launch);
+  if (launch->stem == Stem::fwd) launch->as<MatrixLaunch>()->plain_loop = plain_loop(p, *launch);
 }
 
 void MatrixPlanner::form(Launch* launch) const {
