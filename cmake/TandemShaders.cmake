@@ -50,13 +50,12 @@ function(tandem_shader_list target)
 endfunction()
 
 # The modules that the rows of backend vulkan in src/kernels/kernels.inc ask for, by columns:
-#   tiles     other than `matrix`: the module <stem>, from shaders/scalar/<stem>.comp, for every path and type
-#             `matrix`: the module <stem>_<path>_<type>, from shaders/coopmat/<stem>.comp, or where the row has traits
-#             <stem>_<path>_<type>_<variant>, from <stem>_<variant>.comp
-#   traits    k2: from <stem>.comp, with operands twice as deep as accumulators are wide; redo: no module, as such launches
-#             run the modules of the other rows
-# The rest of a module is three switches (shaders/coopmat/begin.glsl): TANDEM_CM2 by the path, TANDEM_BF16 by the type,
-# TANDEM_KN by the trait k2. row_module() in src/kernels/kernel_rows.cpp has the same names, and a test compares them.
+#   folder    scalar: the module <stem>, for every path and type; coopmat: the module <stem>_<path>_<type>_<variant>, and
+#             <stem>_<path>_<type> of the variant base; none: no module, as such launches run those of other rows
+#   source    what it is compiled from, shaders/<folder>/<source>.comp
+# The rest of a module of coopmat is three switches (shaders/coopmat/begin.glsl): TANDEM_CM2 by the path, TANDEM_BF16 by the
+# type, and TANDEM_KN by the trait k2, operands twice as deep as accumulators are wide. row_module() in
+# src/kernels/kernel_rows.cpp has the same names, and a test compares them.
 
 # tandem_read_modules(): TANDEM_ROW_MODULES, the modules of these rows, and for each of them TANDEM_SOURCE_<module>,
 # TANDEM_ENV_<module> and TANDEM_SWITCHES_<module>, a list, in the caller's scope.
@@ -67,32 +66,32 @@ function(tandem_read_modules)
   set(modules "")
   foreach(row IN LISTS rows)
     set(word "([a-z0-9_]+), *")
-    if(NOT row MATCHES "^TANDEM_KERNEL\\(${word}vulkan, *${word}${word}${word}${word}[^,]+, *[^,]+, *([a-z0-9_ |]+)\\)$")
+    if(NOT row MATCHES
+       "^TANDEM_KERNEL\\(${word}vulkan, *${word}${word}${word}[a-z]+, *[^,]+, *[^,]+, *([a-z0-9_ |]+), *${word}${word}none\\)$")
       message(FATAL_ERROR "src/kernels/kernels.inc: not a row: ${row}")
     endif()
     set(stem ${CMAKE_MATCH_1})
     set(path ${CMAKE_MATCH_2})
     set(variant ${CMAKE_MATCH_3})
     set(types ${CMAKE_MATCH_4})
-    set(tiles ${CMAKE_MATCH_5})
-    string(REPLACE " | " ";" traits "${CMAKE_MATCH_6}")
-    if(NOT tiles STREQUAL "matrix")
+    string(REPLACE " | " ";" traits "${CMAKE_MATCH_5}")
+    set(folder ${CMAKE_MATCH_6})
+    set(source ${CMAKE_MATCH_7})
+    if(folder STREQUAL "scalar")
       list(APPEND modules ${stem})
-      set(TANDEM_SOURCE_${stem} scalar/${stem}.comp PARENT_SCOPE)
+      set(TANDEM_SOURCE_${stem} scalar/${source}.comp PARENT_SCOPE)
       set(TANDEM_ENV_${stem} vulkan1.2 PARENT_SCOPE)
       set(TANDEM_SWITCHES_${stem} "" PARENT_SCOPE)
-      continue()
-    elseif("redo" IN_LIST traits)
+    endif()
+    if(NOT folder STREQUAL "coopmat")
       continue()
     endif()
-    set(source ${stem}_${variant})
     set(suffix _${variant})
-    set(deep 1)
-    if("none" IN_LIST traits)
-      set(source ${stem})
+    if(variant STREQUAL "base")
       set(suffix "")
-    elseif("k2" IN_LIST traits)
-      set(source ${stem})
+    endif()
+    set(deep 1)
+    if("k2" IN_LIST traits)
       set(deep 2)
     endif()
     if(types STREQUAL "half")

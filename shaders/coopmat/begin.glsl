@@ -5,6 +5,8 @@
 // A module is compiled with three switches, which its row of src/kernels/kernels.inc tells
 // (cmake/TandemShaders.cmake). TANDEM_CM2: 1: with VK_NV_cooperative_matrix2; TANDEM_BF16: 1:
 // operands are bf16, else f16; TANDEM_KN: how many accumulators wide an operand is deep, 1 or 2.
+// Everything else is in the sources. What lies in main/ is included by main() and not called, as
+// NVIDIA's and RADV's compilers copy arrays of matrices through functions.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require

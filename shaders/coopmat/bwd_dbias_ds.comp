@@ -47,7 +47,7 @@ void main() {
   const int first = ds_chunk(row0, col0 % DS_BLOCK), end = split_begin(split + 1);
   if (seen && row0 + own_row * 8 < block.seq_q) {
     [[dont_unroll]] for (int e = split_begin(split); e < end; e++) {
-      Rows4 from = Rows4(ds_address(block.ds, n + e * block.group, col0));
+      Rows4 from = Rows4(ds_address(block.work, n + e * block.group, col0));
       uvec4 words[SUM_VEC];
       EACH(i, SUM_VEC) words[i] = from.w[first + min(TID + i * WG, last)];
       EACH(i, SUM_VEC) {

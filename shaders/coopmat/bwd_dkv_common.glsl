@@ -41,6 +41,8 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 #if SHARES_DS
+#define FIRST_KV_HEAD block.own_1
+#define KV_HEADS block.own_2
 #include "coopmat/ds.glsl"
 #include "coopmat/ds_place.glsl"
 #include "coopmat/bwd_dkv_ds.glsl"

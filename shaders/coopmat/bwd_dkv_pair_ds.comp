@@ -23,7 +23,7 @@ void main() {
 
   for (int g = 0; g < heads; g++) {
 #include "coopmat/main/bwd_dkv_views.glsl"
-    ds_from = ds_address(block.ds, chunk_head * block.group + g, row0);
+    ds_from = ds_address(block.work, chunk_head * block.group + g, row0);
     DsStore to = DsStore(ds_from);
     uint stat[STAT_TURNS];
     BIAS_ARRAY(bias, [RM])

@@ -27,14 +27,14 @@ void main() {
 
   const int part = (split * block.batches + b) * (block.heads_q / block.group) + hk;
   if (GRAD_K != 0) {
-    Parts4 to = part_rows(block.ds, part, row0, block.head_dim);
+    Parts4 to = part_rows(block.work, part, row0, block.head_dim);
     EACH(r, RM)
       EACH(d, D_OUT)
         ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
     STORE_PART(acc_k, to, D_OUT, block.head_dim)
   }
   if (GRAD_V != 0) {
-    Parts4 to = part_rows(uint(block.first), part, row0, block.head_dim_v);
+    Parts4 to = part_rows(uint(D_V_PARTS), part, row0, block.head_dim_v);
     STORE_PART(acc_v, to, DV_OUT, block.head_dim_v)
   }
 }

@@ -21,7 +21,7 @@ void main() {
   const int key_blocks = (block.seq_kv + COLS - 1) / COLS * NB; // of sums
   Sums4 sums;
   if (SUMS != 0)
-    sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
+    sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.work, 0), 256)),
                        mul64(mul64(uvec2(4 * ROWS * MN, 0), key_blocks), int(index))));
 
   // With SUMS a workgroup takes one tile after another, so that there are sums for no more tiles

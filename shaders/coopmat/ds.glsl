@@ -2,6 +2,9 @@
 // dS that bwd_dkv leaves for bwd_dq in the workspace, for the launch's heads, one after the other.
 // Blocks of DS_BLOCK keys and as many query rows, by keys and then by query rows, each contiguous,
 // 16-bit elements by chunks of 8.
+#ifndef FIRST_KV_HEAD
+#define FIRST_KV_HEAD block.first
+#endif
 const int DS_BLOCK = 128;          // kDsBlock, src/plan/tiles.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
 const int DS_SUM_KEYS = 64;        // kDsSumKeys: of a workgroup of bwd_dbias
@@ -22,10 +25,10 @@ int ds_chunk(int i, int key) {
 }
 
 // The n-th query head of a launch, or with a group of 1 the n-th kv head. Heads of a launch are kv
-// heads from block.first on, counted through the batch entries of the first one, then those of the
-// next one.
+// heads from FIRST_KV_HEAD on, counted through the batch entries of the first one, then those of
+// the next one.
 Place ds_place(int n, int group) {
-  const int kv = block.first + n / group;
+  const int kv = FIRST_KV_HEAD + n / group;
   Place place;
   place.batch = kv % block.batches;
   place.head = kv / block.batches * group + n % group;

@@ -14,30 +14,30 @@ const int STAGES = 2;
 // Whether what stands between the products needs the scratch that they passed through.
 const bool REUSES_SCRATCH = BIAS_CHUNKS || DROPOUT != 0;
 
-// Left operands and results are PART blocks of features of both tensors at a time, side by side in
-// the streamed tiles' array.
-const int PART = MOST_BLOCKS > 1 ? MOST_BLOCKS / 2 : 1;
-const int PART_CHUNKS = PART * MK / 8;
-const int PARTS = (MOST_BLOCKS + PART - 1) / PART;
-#define PART_AT(r, d) ((BLOCK_ROW + (r)*MM) * PITCH + (second ? PART_CHUNKS : 0) + (d) * (MK / 8))
+// Left operands and results are PASS_BLOCKS blocks of features of both tensors at a time, side by
+// side in the streamed tiles' array.
+const int PASS_BLOCKS = MOST_BLOCKS > 1 ? MOST_BLOCKS / 2 : 1;
+const int PASS_CHUNKS = PASS_BLOCKS * MK / 8;
+const int PASSES = (MOST_BLOCKS + PASS_BLOCKS - 1) / PASS_BLOCKS;
+#define PASS_AT(r, d) ((BLOCK_ROW + (r)*MM) * PITCH + (second ? PASS_CHUNKS : 0) + (d) * (MK / 8))
 
-void put_part(int to, View t, int r0, int chunk) {
-  [[dont_unroll]] for (int n = TID; n < ROWS * PART_CHUNKS; n += WG)
-      streamed[to + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] =
-          load_chunk(t, r0 + n / PART_CHUNKS, chunk + n % PART_CHUNKS);
+void put_pass(int to, View t, int r0, int chunk) {
+  [[dont_unroll]] for (int n = TID; n < ROWS * PASS_CHUNKS; n += WG)
+      streamed[to + n / PASS_CHUNKS * PITCH + n % PASS_CHUNKS] =
+          load_chunk(t, r0 + n / PASS_CHUNKS, chunk + n % PASS_CHUNKS);
 }
 // The subgroup's rows of t, or of u in the second of the pair, as left operands x[RM][MOST_BLOCKS].
-#define LOAD_PAIR(x, t, u, r0)                                                           \
-  EACH(part, PARTS) {                                                                    \
-    barrier();                                                                           \
-    put_part(0, t, r0, part* PART_CHUNKS);                                               \
-    put_part(PART_CHUNKS, u, r0, part* PART_CHUNKS);                                     \
-    barrier();                                                                           \
-    EACH(r, RM)                                                                          \
-      EACH(d, PART)                                                                      \
-        if (part * PART + d < MOST_BLOCKS)                                               \
-          coopMatLoad(x[r][part * PART + d], streamed, PART_AT(r, d), PITCH, ROW_MAJOR); \
-  }                                                                                      \
+#define LOAD_PAIR(x, t, u, r0)                                                                  \
+  EACH(pass, PASSES) {                                                                          \
+    barrier();                                                                                  \
+    put_pass(0, t, r0, pass* PASS_CHUNKS);                                                      \
+    put_pass(PASS_CHUNKS, u, r0, pass* PASS_CHUNKS);                                            \
+    barrier();                                                                                  \
+    EACH(r, RM)                                                                                 \
+      EACH(d, PASS_BLOCKS)                                                                      \
+        if (pass * PASS_BLOCKS + d < MOST_BLOCKS)                                               \
+          coopMatLoad(x[r][pass * PASS_BLOCKS + d], streamed, PASS_AT(r, d), PITCH, ROW_MAJOR); \
+  }                                                                                             \
   barrier();
 
 // S in the first of the pair, dP in the second: x[RM]. at: the stage's rows that the subgroup
@@ -98,12 +98,12 @@ void fetch_rows(out uvec4 stage[VEC], View t, int r0, int chunks) {
 
 // Stores one part of a result, whose chunks begin at from in the streamed tiles' array and at chunk
 // in the tensor. Rows from limit on are stored as zeros.
-void store_part_rows(View t, int from, int r0, int chunk, int limit) {
-  [[dont_unroll]] for (int n = TID; n < ROWS * PART_CHUNKS; n += WG) {
-    const int row = r0 + n / PART_CHUNKS, col = (chunk + n % PART_CHUNKS) * 8;
+void store_pass(View t, int from, int r0, int chunk, int limit) {
+  [[dont_unroll]] for (int n = TID; n < ROWS * PASS_CHUNKS; n += WG) {
+    const int row = r0 + n / PASS_CHUNKS, col = (chunk + n % PASS_CHUNKS) * 8;
     if (row >= t.rows || col >= t.width) continue;
     const uvec4 words =
-        row < limit ? streamed[from + n / PART_CHUNKS * PITCH + n % PART_CHUNKS] : uvec4(0);
+        row < limit ? streamed[from + n / PASS_CHUNKS * PITCH + n % PASS_CHUNKS] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;

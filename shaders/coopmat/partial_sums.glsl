@@ -3,7 +3,8 @@
 // heads. Each leaves its sums of d_k and d_v in the workspace, in f32, for bwd_sum_splits to add in
 // order. Tiles of keys are whole there, and heads whole matrices (src/plan/coopmat/planner.cpp), so
 // that matrices are stored as they are.
-#define SPLITS block.heads
+#define D_V_PARTS block.own_1 // offset to those of d_v
+#define SPLITS block.own_2    // parts of a tile of keys
 
 // The tiles of query rows of the g-th query head that the n-th of the workgroups takes: they share
 // those of all heads evenly.

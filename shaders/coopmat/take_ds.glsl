@@ -11,7 +11,7 @@ uvec4 ds_stage[DS_VEC], ds_ahead[DS_VEC]; // of the next tile, and of the one be
 #define k_ahead stage_2
 
 void fetch_ds(out uvec4 stage[DS_VEC], int n, int row0, int j0) {
-  Rows4 from = Rows4(ds_address(block.sums, n, j0));
+  Rows4 from = Rows4(ds_address(block.work, n, j0));
   const int first = ds_chunk(row0, j0 % DS_BLOCK);
   EACH(i, DS_VEC) {
     const int at = TID + i * WG, j = at / DS_CHUNKS;

@@ -299,15 +299,15 @@ BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   auto b = key_block<BwdDkvBlock>(plan, l);
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   if (l.has(trait::parts)) {
-    b.ds = from_delta(plan, Scratch::d_k_parts);
-    b.first = int(from_delta(plan, Scratch::d_v_parts));
-    b.heads = int(l.splits);
+    b.work = from_delta(plan, Scratch::d_k_parts);
+    b.own_1 = int(from_delta(plan, Scratch::d_v_parts));
+    b.own_2 = int(l.splits);
     b.batches = int(plan.problem.batch);
   }
   if (!l.has(trait::ds)) return b;
-  b.ds = from_delta(plan, Scratch::ds);
-  b.first = own.first_head;
-  b.heads = own.heads;
+  b.work = from_delta(plan, Scratch::ds);
+  b.own_1 = own.first_head;
+  b.own_2 = own.heads;
   b.batches = int(plan.problem.batch);
   return b;
 }
@@ -377,7 +377,7 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   b.batches = own.sums_d_bias || l.has(trait::ds) ? int(plan.problem.batch) : 1;
-  b.sums = from_delta(plan, l.has(trait::ds) ? Scratch::ds : Scratch::bias_sums);
+  b.work = from_delta(plan, l.has(trait::ds) ? Scratch::ds : Scratch::bias_sums);
   b.first = own.first_head;
   b.heads = own.heads;
   return b;
@@ -413,7 +413,7 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));
   if (l.has(trait::ds)) {
-    b.ds = from_delta(plan, Scratch::ds);
+    b.work = from_delta(plan, Scratch::ds);
     b.first = l.of<MatrixLaunch>().first_head;
     b.batches = int(p.batch);
   }

@@ -136,9 +136,9 @@ TEST_CASE("rows: coopmat2, workgroups that share a tile of keys") {
   coopmat2.check("bwd f16 b1 hq11 hk1 sq136 sk128 d16 dv32 causal_top_left");
 }
 
-// The loop of plain.glsl, with all that it takes: one set of staging registers and two, masks and
-// ends, and score inputs between the products and the exponentials. A CPU driver takes minutes to
-// compile these, and has some in other cases.
+// The plain loop of coopmat2's fwd, with all that it takes: one set of staging registers and two,
+// masks and ends, and score inputs between the products and the exponentials. A CPU driver takes
+// minutes to compile these, and has some in other cases.
 TEST_CASE("rows: coopmat2, the loop of products and exponentials") {
   const RowCase coopmat2{"coopmat2", false,
                          [](const tandem::Caps& caps) { return caps.subgroup_size > 8; }};

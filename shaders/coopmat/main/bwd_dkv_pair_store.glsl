@@ -7,12 +7,13 @@ const float scale = second ? block.scale : 1.0;
 EACH(r, RM)
   EACH(d, MOST_OUT)
     ELEMENTS(n, acc[r][d]) acc[r][d][n] *= scale;
-EACH(part, PARTS) {
+EACH(pass, PASSES) {
   barrier();
   EACH(r, RM)
-    EACH(d, PART)
-      if (part * PART + d < MOST_OUT) put_block(PART_AT(r, d), acc[r][part * PART + d]);
+    EACH(d, PASS_BLOCKS)
+      if (pass * PASS_BLOCKS + d < MOST_OUT)
+        put_block(PASS_AT(r, d), acc[r][pass * PASS_BLOCKS + d]);
   barrier();
-  store_part_rows(d_v, 0, row0, part * PART_CHUNKS, entry.seq_kv);
-  store_part_rows(d_k, PART_CHUNKS, row0, part * PART_CHUNKS, entry.seq_kv);
+  store_pass(d_v, 0, row0, pass * PASS_CHUNKS, entry.seq_kv);
+  store_pass(d_k, PASS_CHUNKS, row0, pass * PASS_CHUNKS, entry.seq_kv);
 }
