@@ -43,7 +43,7 @@ float number_of(uint bits, int head, int n, int col0) {
 // 1.72 where it is not). DO_STAGE: the registers of d_o.
 #define FROM(tile) (min(tile, tiles.end - 1) * COLS)
 #define FETCH_Q(tile) fetch_rows(stage_1, q, FROM(tile), D_CHUNKS);
-#define PUT_Q(n, tile) put_tile(STAGE(n), stage_1, q, (tile)*COLS, D_CHUNKS);
+#define PUT_Q(n, tile) put_tile(STAGE(n), stage_1, q, (tile) * COLS, D_CHUNKS);
 #define FETCH_DO(tile)                                                         \
   {                                                                            \
     fetch_rows(DO_STAGE, d_o, FROM(tile), DV_CHUNKS);                          \

@@ -183,7 +183,7 @@ void keep_block(inout ACC s, int i, int j) {
 }
 #define KEEP_TILE(s, i0, j0) \
   EACH(r, RM)                \
-    EACH(n, NB) keep_block(s[r][n], r* MM, n* MN);
+    EACH(n, NB) keep_block(s[r][n], r * MM, n * MN);
 // Streamed tiles begin at multiples of COLS.
 #define KEEP_STEP(s, i0, j0, flip)                                         \
   EACH(q, STEP_BLOCKS)                                                     \

@@ -18,7 +18,7 @@ const int NB = COLS / MN; // blocks of columns
 #define MK MN
 #define COL_STEPS NB
 #define STEP_BLOCKS RM
-#define STEP_ROW(q) ((q)*MM)
+#define STEP_ROW(q) ((q) * MM)
 #define STEP_COL(q) 0
 #define AT_COL(x, q) x
 #define STEP_QUERY(q, flip) (flip ? 0 : q) * MM
@@ -144,7 +144,7 @@ shared vec4 scratch[SUBGROUPS * SCRATCH];
 // 0, 1, 2, ...; with several entries at once also two numbers a row for each subgroup.
 const int IOTA = MM > MN ? MM : MN;
 #if TEAMS
-const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS* MM / 2 : 0;
+const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MM / 2 : 0;
 #else
 const int ROW_NUMBERS = 0;
 #endif

@@ -19,7 +19,7 @@ const bool REUSES_SCRATCH = BIAS_CHUNKS || DROPOUT != 0;
 const int PASS_BLOCKS = MOST_BLOCKS > 1 ? MOST_BLOCKS / 2 : 1;
 const int PASS_CHUNKS = PASS_BLOCKS * MK / 8;
 const int PASSES = (MOST_BLOCKS + PASS_BLOCKS - 1) / PASS_BLOCKS;
-#define PASS_AT(r, d) ((BLOCK_ROW + (r)*MM) * PITCH + (second ? PASS_CHUNKS : 0) + (d) * (MK / 8))
+#define PASS_AT(r, d) ((BLOCK_ROW + (r) * MM) * PITCH + (second ? PASS_CHUNKS : 0) + (d) * (MK / 8))
 
 void put_pass(int to, View t, int r0, int chunk) {
   [[dont_unroll]] for (int n = TID; n < ROWS * PASS_CHUNKS; n += WG)

@@ -105,7 +105,7 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
 // of operands that are still to be loaded, this one included. Rows may pass through the room of
 // operands that are still to be loaded. r0: the workgroup's first row. All invocations have left
 // the array before and after.
-const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS* PITCH : 0;
+const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
 #define HELD_AT(left) (2 * COLS * PITCH + ((left)-1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                           \
   barrier();                                                                                    \

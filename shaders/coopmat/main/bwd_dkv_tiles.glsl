@@ -4,15 +4,15 @@ float stat[STAT_TURNS];
 BIAS_ARRAY(bias, [STEP_BLOCKS])
 int next = next_tile(tiles.begin, tiles.end, row0, true);
 if (SKIP_KEEP && next >= tiles.end) continue;
-if (BIAS_PIPED) fetch_bias(BIAS_OF(bias, [0]), next* COLS, 0, row0, BLOCK_ROW);
+if (BIAS_PIPED) fetch_bias(BIAS_OF(bias, [0]), next * COLS, 0, row0, BLOCK_ROW);
 if (BIAS_FIRST) {
   put_bias(bias[0]);
   fetch_bias(BIAS_OF(bias, [0]), next * COLS + MN, 0, row0, BLOCK_ROW);
 }
-fetch_tile(stage_1, q, next* COLS, D_CHUNKS);
-fetch_tile(stage_2, d_o, next* COLS, DV_CHUNKS);
+fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
+fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
 EACH(i, STAT_TURNS)
-  if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next* COLS);
+  if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
 while (next < tiles.end) {
   const int t = next, col0 = t * COLS;
   barrier(); // the readers of the tile before are done

@@ -3,7 +3,7 @@
 // fetches the next but one, as there is little to multiply meanwhile. OWN_OUT and OUT_AT:
 // how many matrices of features the subgroup has of d_q, and where in a row the first one lies.
 barrier(); // the readers of the tile before are done
-put_tile(0, K_STAGE, k, t* COLS, D_CHUNKS);
+put_tile(0, K_STAGE, k, t * COLS, D_CHUNKS);
 put_ds(SECOND, DS_STAGE);
 barrier();
 FETCH(K_STAGE, DS_STAGE, t + 2)

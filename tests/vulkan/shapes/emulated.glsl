@@ -78,8 +78,8 @@ void set(inout OPERAND_B x, int e, uint word, int i) { x.e[e] = half_of(word, i)
 int place_of(int n, int cols, int stride, int order) {
   return order == ROW_MAJOR ? n / cols * stride + n % cols : n % cols * stride + n / cols;
 }
-#define PLACE(x, e, at, stride, order) \
-  ((at)*per_chunk(x) + place_of(LANE * size_of(x) + e, cols_of(x), (stride)*per_chunk(x), order))
+#define PLACE(x, e, at, stride, by) \
+  ((at) * per_chunk(x) + place_of(LANE * size_of(x) + e, cols_of(x), (stride) * per_chunk(x), by))
 #define coopMatLoad(x, memory, at, stride, order)                                      \
   do {                                                                                 \
     [[unroll]] for (int e_ = 0; e_ < size_of(x); e_++) {                               \
