@@ -47,7 +47,7 @@ if(TANDEM_SANITIZE)
 endif()
 list(REMOVE_DUPLICATES private_libs)
 list(JOIN private_libs " " private_libs)
-# A shared library has these itself. Where only the static one is there, nobody should have to say --static.
+# A shared library has these itself. Where only the static one is there, --static should not be needed.
 set(TANDEM_PC_LIBS "")
 if(NOT BUILD_SHARED_LIBS)
   set(TANDEM_PC_LIBS " ${private_libs}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Settles whether this build has the Python package's extension module: TANDEM_WITH_PYTHON, with a
 # sentence where it has not. The interpreter is Python_EXECUTABLE, and nanobind is that one's own;
-# scripts/toolchain --python makes such an interpreter, pip names its own.
+# scripts/toolchain --python makes an interpreter with nanobind, pip names its own.
 set(missing "")
 if(NOT TANDEM_PYTHON STREQUAL "OFF")
   if(TANDEM_SANITIZE)

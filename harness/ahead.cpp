@@ -37,7 +37,7 @@ void PlansAhead::serve() {
       if (done_) return;
       try {
         done_ = !next_(&ahead);
-      } catch (...) {  // whoever asks for that plan is told
+      } catch (...) {  // the call that makes that plan reports it
         done_ = true;
       }
       if (done_) return;

@@ -17,8 +17,8 @@ struct PlanAhead {
   tandem_problem problem;
 };
 
-// Makes plans on threads of its own and drops them; their devices keep the pipelines, and give them
-// to whoever makes such a plan later, or wait for those that are being compiled. Plans that a
+// Makes plans on threads of its own and drops them. Their devices keep the pipelines, so that a
+// later call for the same plan finds them, or waits for those that are being compiled. Plans that a
 // device refuses are passed over. Devices must outlive it.
 class PlansAhead {
  public:

@@ -45,7 +45,7 @@ double row_magnitude(const std::vector<double>& values, int64_t width) {
 constexpr size_t kEnoughRows = 16;
 
 // The stepwise error per unit of terms that 39 of 40 rows stay below, among rows with as many terms
-// as each row has (within a factor of two, or more where there are few such rows). Rows without
+// as each row has (within a factor of two, or more where there are few rows like it). Rows without
 // terms are negative and do not count.
 std::vector<double> usual_errors(const std::vector<double>& relative,
                                  const std::vector<double>& counts, size_t live) {
@@ -108,7 +108,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       b.element_error[n] = 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) +
                            std::min(std::max(vanishing, subnormal), x.floor[n]);
       // What q and k lose on their way to TF32 comes through exp, and grows with the score, not
-      // with these terms. It is the same for whoever rounds to nearest, and so for the yardstick.
+      // with these terms. All that round to nearest lose the same, the yardstick included.
       if (x.tf32) b.element_error[n] += 2 * std::fabs(x.stepwise[n] - x.exact[n]);
     }
     if (terms[row] == 0) continue;

@@ -71,7 +71,7 @@ struct Samples {
   uint32_t chain = 0;          // dtype that the sums' terms are stored in; 0: that of the tensor
   bool tf32 = false;           // and products round them to TF32
   // What one unit of a weight, or of ds, brings to an element at most; 0: not known, or not a sum
-  // of such products.
+  // of products.
   double operand = 0;
 };
 
@@ -155,8 +155,8 @@ struct Sequences {
 // The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
 void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
                 HostTensor* tensor);
-// Packed offsets that nobody should give: those at 0 and at total go beyond, and from some entry on
-// they may go down. No two sequences share a row.
+// Packed offsets that no caller should give: those at 0 and at total go beyond, and from some entry
+// on they may go down. No two sequences share a row.
 void make_hostile(Random* random, int64_t total, std::vector<int64_t>* offsets);
 // What else a seed says: Philox's seed and offset.
 struct DropoutSeed {

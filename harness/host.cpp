@@ -19,7 +19,7 @@ uint16_t narrow(double value, Format f) {
   std::memcpy(&wide, &value, 8);
   const int e52 = int(wide >> 52 & 0x7ff) - 1023;
   if (e52 >= 1 - f.bias && e52 <= f.bias) {
-    // Nearly every number: round the 52-bit mantissa in place. A carry walks into the exponent, and
+    // Nearly every number: round the 52-bit mantissa in place. A carry goes into the exponent, and
     // from the largest exponent into infinity.
     const int shift = 52 - f.mantissa;
     const uint64_t magnitude = wide & ~(uint64_t(1) << 63);

@@ -492,7 +492,7 @@ void MagnitudeRules::Impl::judge_averages(const std::vector<double>& o, CaseResu
     const double high = p.sink ? std::max(0.0, v_high[n]) : v_high[n];
     const double size = std::max(std::fabs(low), std::fabs(high));
     // A sum of n equal weights rounds one way, by up to n half ulps. Softmax divides by another
-    // such sum, entmax does not: its weights sum to 1 as far as the threshold is exact.
+    // sum of weights, entmax does not: its weights sum to 1 as far as the threshold is exact.
     const double keys = double(p.seq_kv), one_way = p.normalizer == Normalizer::entmax ? keys : 0;
     const double limit = (4 * std::max(unit_of(dtype), p.tf32 ? 0x1p-11 : 0) +
                           (4 * (roundings + std::sqrt(keys)) + one_way / 2) * kF32 +

@@ -82,7 +82,7 @@ class MagnitudeRules {
   MagnitudeRules(const MagnitudeRules&) = delete;
   MagnitudeRules& operator=(const MagnitudeRules&) = delete;
   // Adds to result, as Case::judge() does. loses_denormals: the device may take f32 numbers below
-  // 2^-126 for 0, and where an input has such numbers, so may its products be.
+  // 2^-126 for 0, and so may products be, where an input has numbers below it.
   void judge(const Outputs& outputs, CaseResult* result, bool loses_denormals = false) const;
 
  private:

@@ -69,7 +69,7 @@ class Memory {
   virtual tandem_buffer address(size_t offset) const = 0;
 };
 
-// Device memory. With guards, kGuardBytes before and after it hold a pattern that nobody may
+// Device memory. With guards, kGuardBytes before and after it hold a pattern that must not
 // change. Destroy buffers before their session.
 class Buffer {
  public:
@@ -130,7 +130,7 @@ struct TimeOptions {
   double min_sample_seconds = 0.02;  // executes are repeated within a sample up to this
   // Least time of a round, of all that are timed together; < 0: 0.6 on a GPU, 0 on a CPU. At its
   // power limit an H100 slows down by up to 13 % for 0.2 s about every 1.1 s, the first time a
-  // second after work begins: two rounds hold one such time.
+  // second after work begins: two rounds hold one slow time.
   double round_seconds = -1;
   double max_seconds = 10;  // no new sample after this much time, for each that is timed
   double agree = 0.02;      // done when two successive rounds' medians differ by less
@@ -180,7 +180,7 @@ class Session {
   std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
                                     const TimeOptions& options = {});
 
-  // Called by Plan() with its problem; empty: nobody is told.
+  // Called by Plan() with its problem, if it is not empty.
   std::function<void(const tandem_problem&)> on_plan;
 
   // Messages of validation layers so far (printed to stderr as they come). Layers are switched on

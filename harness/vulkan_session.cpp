@@ -367,7 +367,7 @@ void VulkanSession::release() {
 }
 
 uint32_t VulkanSession::memory_type(uint32_t allowed, bool staging) const {
-  // Best first: a later choice is taken only where the device has nothing of an earlier one.
+  // Best first: a later choice counts only where the device has nothing of an earlier one.
   constexpr VkMemoryPropertyFlags local = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
   constexpr VkMemoryPropertyFlags host =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;

@@ -129,7 +129,7 @@ Result features_of(const tandem_problem& p) {
 class CaseRun {
  public:
   CaseRun(Session& session, const BenchCase& c, const Options& options);
-  // Forward and backward, as --op says: prepared, timed by whoever calls, told.
+  // Forward and backward, as --op says: prepared, timed by the caller, reported.
   size_t count() const { return directions_.size(); }
   void prepare(size_t n);
   std::function<void(tandem_stream)> record(size_t n) const;
@@ -270,7 +270,7 @@ Result CaseRun::row(size_t n, const harness::Timing& time) const {
   r["features"] = features_of(problem);
   r["ms"] = time.median_ms;
   r["tflops"] = case_flops(case_, d.backward) / (1e9 * time.median_ms);
-  // JSON has no infinity: a row that is wrong altogether gets a ratio that nobody overlooks.
+  // JSON has no infinity: a row that is wrong altogether gets a ratio that shows.
   if (std::isnan(ratio))
     r["max_err_ratio"] = nullptr;
   else
@@ -385,7 +385,7 @@ struct Measured {
   int lowest_clock;
 
   void add(Result row) {
-    // At once, as is the file: whoever is cut off later has this much.
+    // At once, as the file is written: a run that is cut off later has this much.
     fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
                row["path"].get<std::string>(), row["ms"].get<double>());
     if (const auto& e = row["max_err_ratio"];

@@ -31,7 +31,7 @@ const std::vector<Preset>& presets() {
       {"cpu",
        {"fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64",
         "fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 causal_top_left"}},
-      // B Sq = 16,384 rows and Hq D = 2,048 features, as is usual for such tables.
+      // B Sq = 16,384 rows and Hq D = 2,048 features, as is usual for these tables.
       {"training",
        {"fwd f32 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
         "fwd f32 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",

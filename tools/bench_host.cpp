@@ -204,7 +204,7 @@ std::vector<std::string> small_lines(bool on_cpu) {
 
 std::vector<Result> host_rows(harness::Session& session, const std::vector<std::string>& given,
                               const harness::TimeOptions& warmup) {
-  // Small, so that nobody waits for a GPU whose queue is full; on a CPU the work itself is timed.
+  // Small, so that no call waits for a GPU whose queue is full; on a CPU the work itself is timed.
   std::vector<std::string> lines = given;
   if (lines.empty()) lines = small_lines(session.on_cpu());
   std::vector<std::unique_ptr<HostRun>> runs;

@@ -56,7 +56,7 @@ Result load_result(const std::string& file) {
 
 void save_result(const Result& result, const std::string& file) {
   std::ofstream out(file);
-  // One row a line: such files are read and compared by people, too.
+  // One row a line: people read and compare these files, too.
   out << "{\n  \"header\": " << result["header"].dump() << ",\n  \"rows\": [";
   const char* comma = "\n    ";
   for (const Result& row : result["rows"]) {

@@ -343,7 +343,7 @@ void Sampler::last_keys(int64_t b, int64_t kv) {
   }
 }
 
-// Whether samples are taken at all, and of d_k and d_v.
+// Whether there are samples at all, and of d_k and d_v.
 bool samples_any(const Problem& p) { return p.dropout == 0 && !p.has_lengths(); }
 bool samples_keys(const Problem& p) {
   const bool plain = p.extras().empty();

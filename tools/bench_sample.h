@@ -17,7 +17,7 @@ struct BenchTensors {  // inputs, and outputs as a device wrote them
   const harness::HostTensor& operator[](harness::Role role) const { return of[size_t(role)]; }
 };
 
-// The outputs of a problem's direction that no sample is taken of. Rows of the bias and of heads
+// The outputs of a problem's direction that have no sample. Rows of the bias and of heads
 // sum over too much to be computed in double by the way; with dropout or lengths nothing is
 // sampled; of a normaliser other than softmax, d_k and d_v only of causal problems, where few
 // queries see the last keys.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The application's own Vulkan: what an engine has long before it hears of attention. Of Tandem it
+// The application's own Vulkan: what an engine has long before it has attention. Of Tandem it
 // knows two functions, which say what to enable.
 #ifndef TANDEM_EXAMPLES_VULKAN_APP_GPU_H
 #define TANDEM_EXAMPLES_VULKAN_APP_GPU_H

@@ -128,8 +128,8 @@ void App::hand_over(VkCommandBuffer cmd, const Buffer& buffer, const Queue& from
   gpu_.CmdPipelineBarrier(cmd, stage, stage, 0, 0, nullptr, 1, &barrier, 0, nullptr);
 }
 
-// The slot's old scene has been read by attention, which the timeline says, and nobody wants it any
-// more: so it need not be handed back.
+// Attention has read the slot's old scene, as the timeline says, and nothing reads it any more. So
+// it need not be handed back.
 void App::upload(uint32_t frame) {
   Slot& s = slots_[frame % kInFlight];
   fill_scene(s.staging.mapped, frame);

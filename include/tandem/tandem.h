@@ -17,10 +17,10 @@
  *           structs are read during the call and not kept. Host memory comes from operator new, or
  *           from you: tandem_device_options.allocate.
  * Structs   struct_size is your sizeof. Members are only added at the end, and 0 in a new one means
- *           what there was before it. So a struct of an older header, from version 0.1.0 on, is
- *           taken: what it lacks counts as 0, and results are written as far as it reaches. A
- *           struct of a newer header is taken where all that this library does not know is 0, and
- *           what it does not know of results stays as it was. Else INVALID_STRUCT.
+ *           what there was before it. Structs from older headers (0.1.0 and later) are accepted:
+ *           missing members count as 0, and outputs are truncated to struct_size. Structs from
+ *           newer headers are accepted if all members that this library does not know are 0; it
+ *           leaves unknown members of outputs as they were. Otherwise: INVALID_STRUCT.
  * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched
  *           on failure. tandem_last_message() has a sentence that names the offending value.
  *           TANDEM_VERBOSE in the environment prints errors and more (docs/guide/bug-reports.md).
@@ -215,7 +215,7 @@ typedef enum tandem_lengths {
  * support of entmax empties. The results have the same bits. */
 #define TANDEM_FLAG_VISIT_ALL 0x2u
 /* f32 tensors: products may round their operands to TF32 (10 bits of fraction); without it they
- * have the accuracy of f32. A permission: paths without such products are just more accurate. Not
+ * have the accuracy of f32. A permission: paths without TF32 products are just more accurate. Not
  * with f16, bf16. */
 #define TANDEM_FLAG_TF32 0x4u
 

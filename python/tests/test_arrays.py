@@ -333,7 +333,7 @@ def test_out_of_another_shape() -> None:
 
 
 class OnlyDlpack:
-    """An array of a framework that nobody has heard of."""
+    """An array of an unknown framework."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

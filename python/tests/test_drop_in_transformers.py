@@ -110,7 +110,7 @@ def left_padding():
 
 
 def step(model, there=None, **batch):
-    """Logits where there are words, and the gradients of a loss of those."""
+    """Logits where there are words, and the gradients of a loss of these logits."""
     logits = model(**batch).logits
     if there is not None:
         logits = logits * there[..., None]

@@ -279,7 +279,7 @@ def test_memory_order_follows_q() -> None:
 
 
 def test_packed_and_lse() -> None:
-    offsets = torch.tensor([0, 4, 9], device=DEVICE)  # int64 is taken too
+    offsets = torch.tensor([0, 4, 9], device=DEVICE)  # int64 serves too
     q, k, v = (normal(9, 2, 8, requires_grad=True) for _ in range(3))
     o, lse = attention(
         q, k, v, offsets_q=offsets, offsets_kv=offsets, max_seq_q=5, max_seq_kv=5, layout="bshd",
@@ -390,7 +390,7 @@ def test_refusals() -> None:
 
 
 def test_tensors_may_be_freed_at_once() -> None:
-    """Inputs and outputs that nobody holds any more while the gradient is still to come."""
+    """Inputs and outputs that are referenced no more while the gradient is still to come."""
     q = normal(2, 4, 9, 8, requires_grad=True)
     o = attention(q, q * 1, q * 2)
     total = o.sum()

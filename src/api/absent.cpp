@@ -29,8 +29,8 @@ extern "C" tandem_status tandem_cuda_execute_timed(const tandem_plan*, struct CU
 #endif
 
 #if !TANDEM_WITH_VULKAN
-// tandem_vulkan.h includes Vulkan's own header, which such a build need not have. On the C border
-// all these pointers are alike.
+// tandem_vulkan.h includes Vulkan's own header, which a build without Vulkan need not have. On the
+// C border all these pointers are alike.
 extern "C" TANDEM_API tandem_status tandem_vk_device_create(const void*,
                                                             const tandem_device_options*,
                                                             tandem_device**) {

@@ -203,7 +203,7 @@ String explain(const Problem& problem, const Caps& caps) {
   if (const auto& unaligned = plan.of<Sm90Plan>().unaligned)
     s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",
               unaligned->name().c_str());
-  // Paths behind the one that is taken.
+  // Paths behind the chosen one.
   bool behind = false;
   for (const PathRow& row : kPaths) {
     if (row.backend != caps.backend) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The threads of a CPU device and their scratch memory. One job runs at a time, on the caller's
 // thread and on as many others as it is worth. A job does not wait for threads that wake when its
-// work has been taken, so it is no slower where others keep the processors busy.
+// work is begun, so it is no slower where others keep the processors busy.
 #ifndef TANDEM_SRC_CPU_POOL_H
 #define TANDEM_SRC_CPU_POOL_H
 #include <atomic>

@@ -166,7 +166,7 @@ class ScoreRows {
   // Adds the terms behind the product, one by one, as a chain of operations would store them.
   void add_terms();
   // A score, or a part of it, as a chain of operations stores it, or as a kernel has it. A chain of
-  // f16 would have to keep values beyond f16 in f32: such a score is still a number, and hides
+  // f16 would have to keep values beyond f16 in f32: they are still numbers, and hide
   // nothing.
   Real formed(Real x) const {
     const Real to = heads_.round_scores ? Real(float(x)) : stored(x, p_.dtype);

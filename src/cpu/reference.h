@@ -17,7 +17,7 @@ namespace tandem {
 enum class Precision {
   exact,  // double throughout; the truth
   // What a chain of plain operations gives in the problem's dtype: f32 sums, and every array that
-  // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick of
+  // the chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick of
   // the error-ratio rule.
   stepwise,
 };

@@ -59,7 +59,7 @@ struct SimdBwdOrigin {
   float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are the results
 };
 
-// If any row of an execute is far, origin is what scores are taken relative to, and lse is relative
+// If any row of an execute is far, scores are relative to origin, and lse is relative
 // to it. For rows that are not far, origin is 0 and lse is as it was given.
 struct SimdBwdDq {
   SimdRows q, k, v, d_o, d_q;

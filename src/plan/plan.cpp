@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tries the paths of a backend in order, and records why one is not taken. A later path is taken
-// where its estimated time surely is less (cost/cost.h).
+// Tries the paths of a backend in order, and records why it refuses one. A later path replaces the
+// first that accepts the problem where its estimated time surely is less (cost/cost.h).
 #include "plan.h"
 
 #include <algorithm>

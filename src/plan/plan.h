@@ -29,8 +29,8 @@ struct LazyZero {
 
 struct Sm90Plan {
   LazyZero lazy_zero;
-  // The plan of an execute whose inputs do not lie at multiples of 16 bytes. Its workspace fits
-  // into this plan's. Null: such an execute is refused.
+  // Plan used when an input is not 16-byte aligned; needs no more workspace than this one. Null:
+  // unaligned inputs are refused.
   std::shared_ptr<const Plan> unaligned;
 };
 
@@ -46,10 +46,10 @@ struct Plan {
   // Zeroed::first_kernel.
   uint64_t zeroed_offset = 0, zeroed_size = 0;
   int64_t slope_parts = 0;  // parts of d_slope a head: Sq, or those that bwd_dkv_dq leaves
-  // Of the path that was taken, where it has more than the above.
+  // Of the chosen path, where it has more than the above.
   std::variant<std::monostate, Sm90Plan> of_path;
   template <typename Path>
-  const Path& of() const {  // its defaults, if another path was taken
+  const Path& of() const {  // its defaults, if another path was chosen
     static const Path kNone{};
     const Path* own = std::get_if<Path>(&of_path);
     return own ? *own : kNone;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Rules of speed: rows of src/plan/<path>/rules.cpp. A path that can take a problem, and has room
-// for it, refuses it by such a rule alone, as something else is faster.
+// for it, refuses it by a rule of speed alone, as something else is faster.
 #ifndef TANDEM_SRC_PLAN_RULES_H
 #define TANDEM_SRC_PLAN_RULES_H
 #include "caps.h"

@@ -4,7 +4,7 @@
 //
 // exp(s - lse) is off by a factor of exp(|lse| 2^-24): nothing for a small lse, 6 % at 10^6, and at
 // 10^10 ln(sum) is lost as a whole. So the backward takes a row beyond TANDEM_FAR_LSE relative to
-// an origin of its own, near its largest score. bwd_origin stores, for such rows alone, the origin,
+// an origin of its own, near its largest score. bwd_origin stores, for far rows alone, the origin,
 // and lse relative to it (for entmax the threshold, in z = (alpha - 1) s). Weights are then
 // exp(min(s - origin, 0) - relative).
 //

@@ -8,9 +8,9 @@
 
 namespace tandem {
 
-// Adds to a module the execution mode DenormPreserve of 32 bits. Without it a driver may take such
-// numbers for 0, and NVIDIA's does. Only where a device lists the mode as one that may be set apart
-// from those of other widths. *words: a valid module with one entry point.
+// Adds to a module the execution mode DenormPreserve of 32 bits. Without it a driver may take
+// subnormal numbers for 0, and NVIDIA's does. Only where a device lists the mode as one that may be
+// set apart from those of other widths. *words: a valid module with one entry point.
 void preserve_denormals(Vec<uint32_t>* words);
 
 }  // namespace tandem

@@ -66,7 +66,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
     if (!d.launch->joins() && !d.any && !make_push(plan_, *d.launch, a).all_wide)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "an address that %s takes is no multiple of 16, and this device does without "
-                  "kernels for such: '%s' is disabled",
+                  "kernels for it: '%s' is disabled",
                   stem_name(d.launch->stem), kUnalignedWord);
 
   // A timestamp at the end of the pipe, after all that was recorded before.

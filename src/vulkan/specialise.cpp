@@ -44,7 +44,7 @@ class Pass {
     uint32_t word = 0;       // value of a bool or of 32 bits; of a label, its block
     uint32_t function = 0;   // 1 + its number
     bool known = false;      // word is its value
-    bool scalar = false;     // a type of such values
+    bool scalar = false;     // a type of bools or of 32 bits
     bool boolean = false;    // the bool among these
     bool from_body = false;  // a known result of a function's instruction
     bool type = false;       // of whatever kind
@@ -444,7 +444,7 @@ class Pass {
     return (op >= kTypeVoid && op < kTypeForwardPointer) || op == kTypeCooperativeMatrix ||
            op == kTypeTensorLayout || op == kTypeTensorView;
   }
-  // The id that a type, constant or variable defines; 0: it is none of these.
+  // The id that a type, constant or variable defines; 0: it is another instruction.
   static uint32_t result_of(const Instruction& i) {
     const uint32_t op = i.op(), length = i.length();
     if (is_type(op) || op == kTypeForwardPointer) return length > 1 ? i.w[1] : 0;

@@ -12,9 +12,9 @@ constexpr int64_t kDigitKeys = 120;
 enum class Code { signs, digits, ramp };
 Code code_of(int64_t d) { return d >= 24 ? Code::signs : d >= 5 ? Code::digits : Code::ramp; }
 
-class Maker {
+class ExactInputs {
  public:
-  Maker(Case& test, Fill fill, bool shifted, uint64_t seed)
+  ExactInputs(Case& test, Fill fill, bool shifted, uint64_t seed)
       : test_(test),
         p_(test.problem()),
         fill_(fill),
@@ -232,7 +232,7 @@ bool exact_possible(const tandem_problem& p, Fill fill) {
 Hits make_exact(Case& test, Fill fill, bool shifted, uint64_t seed) {
   REQUIRE(test.problem().scale == kExactScale);
   REQUIRE(exact_possible(test.problem(), fill));
-  return Maker(test, fill, shifted, seed).make();
+  return ExactInputs(test, fill, shifted, seed).make();
 }
 
 Exact exact_o(Case& test, const Hits& hits) {

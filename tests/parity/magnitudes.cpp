@@ -299,7 +299,7 @@ TEST_CASE("magnitudes: with lengths, softcap, dropout, distances, TF32, and sums
       check_magnitudes(p, with_scores(kind, size), seed_of(kName, uint64_t(8000 + n)));
     }
   }
-  // Sums of d_bias over what it repeats, and of distances with such numbers.
+  // Sums of d_bias over what it repeats, and over distances, of the same numbers.
   for (double mask : {-1e4, -1e10}) {
     for (bool distances : {false, true}) {
       ++n;
@@ -325,7 +325,7 @@ TEST_CASE("magnitudes: with lengths, softcap, dropout, distances, TF32, and sums
     check_magnitudes(p, with_scores(Scores::low, size), seed_of(kName, uint64_t(8000 + ++n)));
 }
 
-// Workgroups that go on from one tile of keys to the next, on devices of few multiprocessors.
+// Workgroups that go on from one tile of keys to the next, on devices of few SMs.
 TEST_CASE("magnitudes: many heads") {
   int n = 0;
   for (Scores kind : {Scores::low, Scores::one})

@@ -11,8 +11,8 @@ namespace parity {
 // was wrong.
 int check_on(Target& target, Case& test, const MagnitudeRules& rules, const std::string& repro,
              Outputs* outputs = nullptr);
-// A problem with such inputs on every target, in f16 where a path does not take its type; twice,
-// for equal bits.
+// A problem with inputs of all magnitudes on every target, in f16 where a path does not take its
+// type; twice, for equal bits.
 void check_magnitudes(const tandem_problem& problem, const Magnitudes& m, uint64_t seed,
                       const CaseOptions& options = {});
 // cpu.ref: a device that every forward can run on.

@@ -16,7 +16,7 @@ constexpr int64_t kPairs[][2] = {
     {512, 256}, {1024, 1024}, {1023, 1024}, {1024, 1023}, {4096, 4096}, {4224, 4224}};
 constexpr int64_t kHeads[][2] = {{1, 1}, {4, 4}, {8, 2}, {6, 1}};
 
-// Rows that see nothing, or keys that nobody sees, make most of an output zero in these.
+// Rows that see nothing, or keys that no row sees, make most of an output zero in these.
 bool mostly_empty(const Shape& s, const Mask& mask) {
   const bool limited = mask.mask != TANDEM_MASK_NONE || mask.left != kOpen || mask.right != kOpen;
   return limited && (s.sq > s.sk || s.sk > s.sq);

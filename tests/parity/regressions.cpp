@@ -98,8 +98,8 @@ TEST_CASE(
           seed_of("wide heads", 1700), sparse());
 }
 
-// cuda.sm90: a workgroup has a tile to store, and passes over several behind it whose rows see
-// nothing. What it knew of the tile was a notice in shared memory, which by then was one of these.
+// cuda.sm90: a workgroup has a tile to store, and then skips tiles without visible keys. The
+// skipped tiles overwrote the work-tile descriptor before the epilogue had read it.
 TEST_CASE("regression: with a bias, a tile with keys before many without" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -149,7 +149,7 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
 // cuda.sm90: clusters of two that take the batch in passes have some tiles of keys
 // (src/plan/sm90/bwd_cluster_schedule.h), and sums of d_q of most heads get their zeros in the same
 // kernel (cuda/sm90/bwd/dq_lazy_zero.cuh). Few queries, as the reference takes its time, of many
-// tiles of keys, as only then are there such clusters.
+// tiles of keys, without which there are no clusters.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -167,10 +167,9 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
 }
 
 // cuda.sm90: workgroups that go on from one tile of keys to the next
-// (cuda/sm90/bwd/persistent.cuh), as there are four for each multiprocessor of an H100. Heads of
+// (cuda/sm90/bwd/persistent.cuh), as there are four for each SM of an H100. Heads of
 // odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
-TEST_CASE("regression: many tiles of keys for each multiprocessor" *
-          doctest::skip(!at_least(Tier::ci))) {
+TEST_CASE("regression: many tiles of keys for each SM" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
   expect.takes = "sm90";
@@ -190,9 +189,8 @@ TEST_CASE("regression: many tiles of keys for each multiprocessor" *
   }
 }
 
-// The same in short, for the few multiprocessors of cuda_emulated.
-TEST_CASE("regression: some tiles of keys for each multiprocessor" *
-          doctest::skip(!at_least(Tier::ci))) {
+// The same in short, for the few SMs of cuda_emulated.
+TEST_CASE("regression: some tiles of keys for each SM" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
   int n = 0;
@@ -205,7 +203,7 @@ TEST_CASE("regression: some tiles of keys for each multiprocessor" *
     }
 }
 
-// Many heads with a bias in short, for devices of few multiprocessors, as cuda_emulated has:
+// Many heads with a bias in short, for devices of few SMs, as cuda_emulated has:
 // clusters of two beside those of four, and more heads than bwd_dot zeroes sums of, by either of
 // its kernels; heads of one tile of keys, and of two.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of short heads" *
@@ -368,9 +366,9 @@ TEST_CASE("regression: biases in turns") { check_biases_in_turns(64, 96, false);
 TEST_CASE("regression: odd rows and sums in turns") { check_biases_in_turns(70, 101, true); }
 
 // d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows,
-// by chunks, and of two entries or more. 32 heads, as such sums are for devices that heads and
-// tiles keep busy. coopmat takes one entry at a time here. No other kernel with matrices: drivers
-// take long to compile one, and most with checks.
+// by chunks, and of two entries or more. 32 heads, as bwd_dq sums only where heads and tiles
+// keep a device busy. coopmat takes one entry at a time here. No other kernel with matrices:
+// drivers take long to compile one, and most with checks.
 namespace {
 void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});

@@ -241,7 +241,7 @@ TEST_CASE("regression: one key far above all others") {
             if (is_input(p, role))
               set_lengths_of(test, role == Role::lengths_kv, {role == Role::lengths_kv ? 40 : 12});
         };
-        // f16 has no dS of such keys: what is left of dP - delta is rounded, times k.
+        // f16 has no dS of these keys: what is left of dP - delta is rounded, times k.
         check_far("bwd " + std::string(dtype) + " b1 hq1 hk1 sq12 sk40 " + more, fill,
                   std::string(more).find("grads=q") != std::string::npos ? kFinite : kSums);
         if (std::string(more) == "d128 dv128")

@@ -179,8 +179,7 @@ TEST_CASE("regression: a threshold that flips between the kernels" *
   }
 }
 
-TEST_CASE(
-    "regression: padded rows that nobody writes, packed neighbours that somebody overwrites") {
+TEST_CASE("regression: padded rows that are not written, packed neighbours that are overwritten") {
   const int64_t lengths[][4] = {{0, 70, 1, 65}, {63, 64, 65, 0}, {1, 1, 1, 1}, {70, 70, 70, 70}};
   int n = 0;
   for (const auto& row : lengths)
@@ -389,7 +388,7 @@ TEST_CASE("regression: softcap and wide heads") {
       check(p, seed_of("softcap and wide heads", uint64_t(n++)), expect);
     }
   // More tiles than the emulator has workgroups, and an H100 has: o of the next tile is in
-  // registers beside scores of 80 keys, which were taken for 96.
+  // registers beside scores of 80 keys, which the kernel counted as 96.
   for (int64_t heads : {4, 6, 8, 150}) {
     tandem_problem p = problem(TANDEM_FORWARD, TANDEM_BF16,
                                {1, heads, heads / 2, heads > 8 ? 130 : 150, 90, 256, 256}, kNone);
@@ -466,7 +465,7 @@ TEST_CASE("regression: a bias without numbers where a mask hides the key") {
       });
     }
   if (!at_least(Tier::device)) return;
-  // More heads than a GPU has multiprocessors: those that are the second ones of theirs.
+  // More heads than a GPU has SMs, so that an SM has two.
   tandem_problem p = problem(TANDEM_FORWARD, TANDEM_BF16, {1, 264, 264, 80, 80, 64, 64}, kTopLeft);
   set_bias(p, TANDEM_BF16, 1, 264, p.seq_q);
   check_filled(p, "anything, later", [&](Case& test) {

@@ -148,7 +148,7 @@ TEST_CASE("regression: magnitudes: forward elsewhere, and rows of the lowest num
       {}, options);
 }
 
-// Bounds of a path's own for what counts as hidden: such rows had o = 0.
+// Bounds of a path's own for what counts as hidden: rows beyond them had o = 0.
 TEST_CASE("regression: magnitudes: rows of one large finite number are the mean of v") {
   // Of 24 keys, whose rows of the tensors' type begin at multiples of 16 bytes, cuda.sm90 has the
   // bias; of 21 a tile ends early.
@@ -248,8 +248,8 @@ TEST_CASE("regression: magnitudes: elastic softmax gives no share to keys behind
         });
 }
 
-// CUDA: lse of such a row was the largest score plus what relates to it, rounded to the last place
-// of that score: -1e6 + 999996 gave -4.1875 where the sink is -4.2079.
+// CUDA: lse of a row with large scores was the largest score plus what relates to it, rounded to
+// the last place of that score: -1e6 + 999996 gave -4.1875 where the sink is -4.2079.
 TEST_CASE("regression: magnitudes: elastic softmax under a finite mask, beside a sink") {
   for (double mask : {-1e4, -1e6, -1e15})
     check_line(
@@ -264,7 +264,7 @@ TEST_CASE("regression: magnitudes: elastic softmax under a finite mask, beside a
         });
 }
 
-// vulkan.scalar: lse of such a row was the number by which it knew rows that see nothing.
+// vulkan.scalar: lse of a row with these scores was the number that marks rows that see nothing.
 TEST_CASE("regression: magnitudes: a score at the end of f32") {
   for (const char* normalizer : {"", " elastic"})
     check_line("bwd f32 b1 hq2 hk2 sq5 sk9 d64 dv64" + std::string(normalizer) +

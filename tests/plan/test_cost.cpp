@@ -137,7 +137,7 @@ TEST_CASE("cost: what no measured problem had") {
   CHECK(Estimate().words().empty());
 }
 
-TEST_CASE("cost: a later path is taken where it surely is faster") {
+TEST_CASE("cost: a later path wins where it surely is faster") {
   const Caps caps = caps_of("h100_cuda");
   Caps silent = caps;
   silent.clock_mhz = 0;

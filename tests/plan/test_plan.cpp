@@ -228,7 +228,7 @@ std::vector<Stem> needed(const Problem& p, Backend backend, bool split, bool fus
   return s;
 }
 
-// Everything that holds for any plan. Returns whether the problem was taken.
+// Everything that holds for any plan. Returns whether a path accepts the problem.
 bool check_plan(const Problem& problem, const Caps& caps) {
   Plan plan, again;
   const Status status = make_plan(problem, caps, &plan);

@@ -140,7 +140,7 @@ TEST_CASE(
   CHECK(forward(h100) == "a_fwd256");
   CHECK(forward(a100) == "a_fwd256s");
   CHECK(forward(small) == "a_fwd256n");
-  // Few tiles, which leave multiprocessors without work, with a mask more of it; and few rows.
+  // Few tiles, which leave SMs without work, with a mask more of it; and few rows.
   CHECK(forward(h100, "fwd bf16 b2 hq8 sq500 d256") == "a_fwd256s");
   CHECK(forward(h100, "fwd bf16 b3 hq8 sq500 d256") == "a_fwd256");
   CHECK(forward(h100, "fwd bf16 b3 hq8 sq500 d256 causal_top_left") == "a_fwd256s");
@@ -225,7 +225,7 @@ TEST_CASE("sm80 sums d_bias on tensor cores, in tiles by the heads' width and by
     CHECK(l->total ==
           l->tiles * uint32_t(plan.problem.bias.heads * plan.problem.bias.batch) * l->splits);
     CHECK(l->splits <= l->members);
-    // Members of a bias of one row are tiles of these rows.
+    // Members of a bias of one row are tiles of its query rows.
     const int64_t q_tiles = (plan.problem.seq_q + l->tile.br - 1) / l->tile.br;
     CHECK(bwd_dbias_block(plan, *l).q_tiles == (plan.problem.bias.rows == 1 ? q_tiles : 1));
     return std::string(l->tile.name) + " " + kKernels[l->kernel].variant + " " +

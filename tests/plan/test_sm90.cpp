@@ -391,9 +391,9 @@ TEST_CASE(
           CHECK(turns.zeroed_size ==
                 uint64_t(zeroed(sums + ceil_div(numbers, 256) * 256 + words, in_turn)));
           CHECK(turns.unordered() == 0);
-          const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
+          const int64_t q_loop = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
-                                     ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
+                                     ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, q_loop))
                                      : 1;
           CHECK(turns.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().interleaved_heads ==
                 std::max<int64_t>(1, beside));

@@ -94,7 +94,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       const Plan every = plan_of("bwd" + words + " visit_all");
       CHECK(every.scratch[Scratch::support].offset == 0);
       CHECK(every.scratch[Scratch::d_q_accum].offset == uint64_t(delta));
-      // The sums are formed whoever asks.
+      // The sums are formed whatever is asked for.
       const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
       CHECK(stems(keys_alone) == "bwd_row_sums bwd_dkv_dq");
       CHECK(keys_alone.zeroed_size > 0);
@@ -127,7 +127,7 @@ TEST_CASE("sm90: larger tiles for many rows with a bias, and heads over 64") {
   CHECK(tile(many + " d96 dv72") == "h96");
   CHECK(tile(many + " d64") == "h64");
   CHECK(tile(many + " d128 causal_top_left") == "h128");
-  // Of 132 multiprocessors four tiles each.
+  // Of 132 SMs four tiles each.
   CHECK(tile("b4 hq12 sq2048 sk2048 bias:bf16:1x12x2048 d128") == "h128b");
   CHECK(tile("b4 hq11 sq2048 sk2048 bias:bf16:1x11x2048 d128") == "h128");
   // None without a bias.
@@ -270,7 +270,7 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
 }
 
 TEST_CASE("sm90: the last round of clusters that sum d_bias") {
-  // Nothing to share where rounds are full, or where nobody says how many clusters there are.
+  // Nothing to share where rounds are full, or where the number of clusters is unknown.
   CHECK(bwd_query_split(256, 32, 4, 32).parts == 1);
   CHECK(bwd_query_split(256, 0, 4, 32).parts == 1);
   CHECK(bwd_query_split(256, 0, 4, 32).whole == 256);
@@ -314,7 +314,7 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
   const BwdShape &h64 = kBwdShapes[0], &h128 = kBwdShapes[2];
   REQUIRE(h64.d == 64);
   REQUIRE(h128.d == 128);
-  // 30 clusters of four and six of two beside them, which take a tile for 2.7 of those' time.
+  // 30 clusters of four and six of two beside them, which need 2.7 times as long for a tile.
   const auto planned = [&](int64_t kv_tiles, int64_t tiles) {
     return plan_bwd_clusters(kv_tiles, 30, 4, tiles, 6, bwd_two_cta_tenths(h128, 2));
   };
@@ -410,7 +410,7 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       const Launch* cast = plan.find(Stem::bwd_dq_cast);
       CHECK((cast && cast->of<Sm90Launch>().programmatic) == p.wants(TANDEM_GRAD_Q));
       CHECK((plan.scratch[Scratch::d_q_counts].offset > 0) == p.wants(TANDEM_GRAD_Q));
-      CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
+      CHECK(plan.zeroed_size > 0);  // the sums are formed whatever is asked for
       CHECK((plan.scratch[Scratch::dq_semaphores].offset > 0) == p.deterministic);
     }
 }

@@ -17,7 +17,7 @@ TEST_CASE("sm90: in a fixed order heads are interleaved, as many as give the SMs
   };
   CHECK(beside("sq1024 sk1024") == 20);
   CHECK(beside("sq4096 sk4096") == 5);
-  CHECK(beside("sq256 sk4096") == 82);  // short walks
+  CHECK(beside("sq256 sk4096") == 82);  // short Q loops
   CHECK(beside("hk2 sq256 sk4096") == 20);
   CHECK(beside("sq1024 sk1024 kv_padded") == 20);
   CHECK(beside("sq16384 sk16384") == 1);
@@ -51,7 +51,7 @@ TEST_CASE("sm90: parts of a tile of keys") {
     CHECK((parts.workgroups >= int64_t(l.total) || parts.most == 0));
     return parts.most;
   };
-  // Few tiles of keys for 132 multiprocessors.
+  // Few tiles of keys for 132 SMs.
   CHECK(parts_of("b8 hq8 sq4096 sk77 d40") == 2);
   CHECK(parts_of("b4 hq71 hk1 sq2048 sk2048 d64 causal_top_left") == 14);
   CHECK(parts_of("b1 hq2 sq2048 sk2048 d128") == 4);
@@ -72,7 +72,7 @@ TEST_CASE("sm90: many tiles of keys have persistent workgroups") {
     const Plan plan = plan_of("bwd bf16 b4 hq16 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
     if (fused.has(trait::persistent)) {
-      // As many as there are multiprocessors; bwd_dq_cast makes d_q; a word among those that are
+      // As many as there are SMs; bwd_dq_cast makes d_q; a word among those that are
       // zeroed.
       CHECK(fused.groups_x == 132);
       CHECK(fused.groups_y == 1);
@@ -125,7 +125,7 @@ TEST_CASE(
           plan.scratch[Scratch::lazy_zero_counters].offset + uint64_t(8 * p.batch * p.heads_kv));
     return int(fused.of<Sm90Launch>().eager_zero_heads);
   };
-  // Of 132 multiprocessors: as many heads as run at a time, and one.
+  // Of 132 SMs: as many heads as run at a time, and one.
   CHECK(ahead("sq1024 sk1024") == 18);
   CHECK(ahead("sq4096 sk4096") == 6);
   CHECK(ahead("sq4096 sk128") == 133);
@@ -214,7 +214,7 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
     const char* stems;  // in brackets: done by an earlier launch
   } rows[] = {
       {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
-      // All workgroups of a head round, if there are multiprocessors for those of all heads and
+      // All workgroups of a head round, if there are SMs for those of all heads and
       // they have 128 KiB each or, with a mask, 64.
       {"bwd bf16 hq2 sq4096 d128", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 hq2 sq4096 d128 deterministic alibi sink grads=qkvas",
@@ -269,7 +269,7 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
       {"bwd f32 hq4 hk2 sq513 d64", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qkvats",
        "bwd_row_sums bwd_dkv (bwd_dq) (bwd_head_sums)"},
-      {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than multiprocessors
+      {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than SMs
        "bwd_row_sums bwd_dkv bwd_dq (bwd_head_sums)"},
       {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qats", "bwd_row_sums bwd_dq bwd_head_sums"},
   };

@@ -102,7 +102,7 @@ TEST_CASE("tiles of pairs come first where a quirk says so and workgroups fill t
     CAPTURE(std::string(row.line));
     CHECK(tile(row.id, "", row.line) == row.name);
   }
-  // Elsewhere they come last, for whoever wants to try them.
+  // Elsewhere they come last, to be tried.
   const char* others = "t64k32,t64k16,t32k16,t64r4l,t64l,t64k16l,t32l";
   CHECK(tile("lavapipe", others, "fwd f32 sq200 d64") == "t128r8");
   CHECK(tile("lavapipe", others, "bwd f32 sq200 d64") == "t64r8k8");

@@ -12,8 +12,8 @@
 #include <fstream>
 #include <string>
 
-// Ends the test where there is no way to such a locale: an installed one, else one that is written
-// here.
+// Ends the test where there is no way to a locale with a decimal comma: an installed one, else one
+// that is written here.
 class DecimalComma {
  public:
   DecimalComma() {

@@ -227,7 +227,7 @@ TEST_CASE("Vulkan: what was not enabled is missed by name") {
   tandem_device* device = nullptr;
   REQUIRE(tandem_vk_device_create(&desc, nullptr, &device) == TANDEM_OK);
 
-  // Its cache: a blob of its own is taken, one of another device is not, and none that was changed.
+  // Its cache: it accepts a blob of its own, none of another device, and none that was changed.
   size_t size = 0;
   tandem_problem problem = good_problem();
   tandem_plan* plan = nullptr;

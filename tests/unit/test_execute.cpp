@@ -204,7 +204,7 @@ TEST_CASE("what can be wrong with the arguments of execute") {
     CHECK(message.find(row.word) != std::string::npos);
     CHECK(memory.bits() == before);
   }
-  // The same arguments, unspoiled, are taken.
+  // The same arguments, unspoiled, are accepted.
   CHECK(tandem_execute(fwd.plan, {0}, &memory.args) == TANDEM_OK);
   CHECK(tandem_execute(bwd.plan, {0}, &memory.args) == TANDEM_OK);
   CHECK(memory.bits() != before);
@@ -235,7 +235,7 @@ TEST_CASE("regression: what a plan does not use may lie anywhere") {
   const PlanOf forward(cpu.device, problem);
   REQUIRE(forward.info.workspace_size == 0);
   tandem_args args = memory.args;
-  // Nobody may read there either.
+  // Nothing may read there either.
   args.workspace = {3, 0};
   args.d_o = args.d_q = args.bias = args.sink = {1, 2};
   CHECK(tandem_execute(forward.plan, {0}, &args) == TANDEM_OK);

@@ -209,7 +209,7 @@ TEST_CASE("support: the judgement accepts good outputs and refuses wrong ones") 
     bad.d_v.set(0, 0, 10, 3, good.d_v.get(0, 0, 10, 4));
     bad.d_v.set(0, 0, 10, 4, good.d_v.get(0, 0, 10, 3));
     CHECK(refused(bad));
-    bad = good;  // keys that nobody sees have gradient 0, exactly
+    bad = good;  // keys that no row sees have gradient 0, exactly
     bad.d_v.set(0, 0, 80, 0, 1e-6);
     CHECK(refused(bad));
   }
@@ -422,7 +422,7 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
     std::sort(turn.begin(), turn.end());
     CHECK(turn == "abc");
   }
-  CHECK(orders.size() > 1);  // nobody always follows the same one
+  CHECK(orders.size() > 1);  // none always follows the same one
   REQUIRE(times.size() == 3);
   for (int i = 0; i < 3; ++i) {
     CHECK(times[i].min_ms >= 1 + 3 * i);
@@ -443,7 +443,7 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
   options.round_seconds = 0;
   options.min_reps = 2;
 
-  // Nobody stops before all agree: here the time ends it, and it is that of all together.
+  // None stops before all agree. Here the time ends it, the time of all together.
   order.clear();
   options.agree = -1;
   options.max_seconds = 0.04;

@@ -28,8 +28,8 @@ tandem_problem small_problem() {
 
 }  // namespace
 
-// Where enums are watched (tests/CMakeLists.txt; Clang sees arguments, too) one that is read as
-// such ends the program.
+// Where enums are watched (tests/CMakeLists.txt; Clang sees arguments, too) a wrong one that is
+// read as an enum ends the program.
 TEST_CASE("regression: enum members are numbers until they have been checked") {
   CpuDevice cpu(1);
   const struct {
@@ -142,7 +142,7 @@ TEST_CASE("arbitrary problems: a plan, or a status with a sentence") {
       ++refused;
       CHECK(plan == untouched<tandem_plan>());
       CHECK(std::strlen(tandem_last_message()) > 10);
-      // Nothing here is a failure of the machine's, or one that nobody thought of.
+      // Nothing here is a failure of the machine's, or an unforeseen one.
       CHECK((status == TANDEM_ERROR_INVALID_ARGUMENT || status == TANDEM_ERROR_INVALID_LAYOUT ||
              status == TANDEM_ERROR_UNSUPPORTED));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Lengths and offsets that nobody should give, on the CPU device, with every tensor in memory of
+// Lengths and offsets that no caller should give, on the CPU device, with every tensor in memory of
 // exactly its size. Built by scripts/test once more with AddressSanitizer, which is what looks for
 // a step outside. Where no two sequences share a row, o is compared with one formed here from the
 // rule in tandem.h.

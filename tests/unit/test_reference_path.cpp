@@ -136,7 +136,7 @@ class Run {
   // each(place, index in [B,H,S,features], whether the row is within its length); rows that a
   // packed tensor does not have are left out.
   template <typename Each>
-  void walk(const Tensor& x, Each&& each) const {
+  void each_of(const Tensor& x, Each&& each) const {
     const uint32_t mode = x.kv ? given_.lengths_kv : given_.lengths_q;
     const std::vector<int64_t>& lengths = x.kv ? in.lengths_kv : in.lengths_q;
     int64_t start = 0, n = 0;
@@ -185,7 +185,7 @@ class Run {
                            tandem_buffer* arg) {
       const Tensor x = tensor(name);
       add(name, x.t->dtype, extent(x), arg);
-      walk(x, [&](int64_t at, int64_t n, bool inside) {
+      each_of(x, [&](int64_t at, int64_t n, bool inside) {
         memory(name).put(at, inside ? values[size_t(n)] : nan);
       });
     };
@@ -207,11 +207,12 @@ class Run {
     add_floats("sink", in.sink, &args_.sink);
     if (p.bias) {
       add("bias", p.bias.dtype, overlay_extent(p.bias, given_.bias), &args_.bias);
-      walk(p.bias, given_.bias, [&](int64_t at, size_t n) { memory("bias").put(at, in.bias[n]); });
+      each_of(p.bias, given_.bias,
+              [&](int64_t at, size_t n) { memory("bias").put(at, in.bias[n]); });
     }
     if (p.keep) {
       keep_.assign(size_t(overlay_extent(p.keep, given_.keep)), 1);
-      walk(p.keep, given_.keep, [&](int64_t at, size_t n) { keep_[size_t(at)] = in.keep[n]; });
+      each_of(p.keep, given_.keep, [&](int64_t at, size_t n) { keep_[size_t(at)] = in.keep[n]; });
       args_.keep = {uint64_t(uintptr_t(keep_.data())), 0};
     }
     if (p.wants(TANDEM_GRAD_BIAS))
@@ -230,7 +231,7 @@ class Run {
   }
 
   template <typename Each>
-  void walk(const Overlay& o, const tandem_tensor& t, Each&& each) const {
+  void each_of(const Overlay& o, const tandem_tensor& t, Each&& each) const {
     size_t n = 0;
     for (int64_t b = 0; b < o.batch; ++b)
       for (int64_t h = 0; h < o.heads; ++h)
@@ -274,9 +275,10 @@ class Run {
       CHECK(std::fabs(got - want[n]) <= 4 * u * floor[n] + slack[n]);
     };
     if (name == "d_bias")
-      walk(p.bias, given_.d_bias, [&](int64_t at, size_t n) { check(at, n, true); });
+      each_of(p.bias, given_.d_bias, [&](int64_t at, size_t n) { check(at, n, true); });
     else if (name == "o" || name == "d_q" || name == "d_k" || name == "d_v")
-      walk(tensor(name), [&](int64_t at, int64_t n, bool inside) { check(at, size_t(n), inside); });
+      each_of(tensor(name),
+              [&](int64_t at, int64_t n, bool inside) { check(at, size_t(n), inside); });
     else
       for (size_t n = 0; n < want.size(); ++n) check(int64_t(n), n, true);
     CHECK(nonzero > 0);

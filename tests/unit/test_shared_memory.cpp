@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Outputs that share memory with an input, another output or the workspace are refused, and nothing
 // is written; outputs that interleave with other tensors, as the gradients of a fused qkv buffer
-// do, are taken, with the results that tensors of their own get.
+// do, are accepted, with the results that tensors of their own get.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -180,7 +180,7 @@ TEST_CASE("shared memory: what a plan does not use, or of size 0, shares nothing
   }
 }
 
-TEST_CASE("shared memory: gradients that interleave in a fused qkv buffer are taken") {
+TEST_CASE("shared memory: gradients that interleave in a fused qkv buffer are accepted") {
   CpuDevice cpu;
   constexpr int64_t B = 2, S = 5, D = 4;
   for (const int64_t Hk : {2, 1})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// src/problem/tile_range.h against brute force: every backend walks its tiles by these two
+// src/problem/tile_range.h against brute force: every backend finds its tiles by these two
 // functions, so a tile too few is a wrong result everywhere at once, and a tile too many or a
 // needless mask is lost speed. And src/problem/sequence.h, which says what a batch entry's rows
 // are.

@@ -249,7 +249,7 @@ TEST_CASE("Vulkan pipelines: of threads that want one the first compiles it, the
   const int alone = calls_of_create;
   CHECK(make_six(true) == 0);
   CHECK(calls_of_create == alone);
-  // Whoever waited for one that failed compiles it.
+  // A thread that waited for one that failed compiles it.
   failing_calls = 1;
   CHECK(make_six(true) == 1);
   CHECK(calls_of_create >= alone + 1);

@@ -250,7 +250,7 @@ TEST_CASE("Vulkan faults: matrices that are enabled, but whose shapes the driver
   CHECK(says((std::string(name) + " failed with VkResult -3").c_str()));
   CHECK(none == untouched<tandem_device>());
   CHECK(fake_driver::state().live == 0);
-  // Without matrix paths nobody asks.
+  // Without matrix paths the device is not asked.
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
   options.disable = "vulkan.coopmat2,vulkan.coopmat";
   const Device asked_nothing(desc, &options);

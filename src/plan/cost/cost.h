@@ -42,7 +42,7 @@ struct CostDevice {
   const char* evidence;
 };
 
-// What a path takes on such a GPU, forward or backward, with elements of a size.
+// What a path takes on a measured GPU, forward or backward, with elements of a size.
 struct CostFit {
   int device;  // row of kCostDevices
   const char* path;

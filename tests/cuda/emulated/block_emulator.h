@@ -29,11 +29,11 @@ struct Settings {
 Settings& settings();
 
 // The emulated device, by the environment variable TANDEM_EMULATED: sm90x7 has compute
-// capability 9.0 and 7 multiprocessors; sm90x7#3 also shuffles threads, and what arrives when, by
-// the seed 3. Without it: compute capability 8.0, one multiprocessor.
+// capability 9.0 and 7 SMs; sm90x7#3 also shuffles threads, and what arrives when, by
+// the seed 3. Without it: compute capability 8.0, one SM.
 struct Device {
   bool hopper = false;
-  int multiprocessors = 1;
+  int sms = 1;
   unsigned seed = 0;
 };
 Device& device();

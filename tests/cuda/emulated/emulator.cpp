@@ -33,7 +33,7 @@ Device& device() {
     const char* text = std::getenv("TANDEM_EMULATED");
     if (!text || !*text) return d;
     int end = 0;
-    if (std::sscanf(text, "sm90x%d%n", &d.multiprocessors, &end) != 1 || d.multiprocessors < 1 ||
+    if (std::sscanf(text, "sm90x%d%n", &d.sms, &end) != 1 || d.sms < 1 ||
         (text[end] && std::sscanf(text + end, "#%u", &d.seed) != 1))
       die("TANDEM_EMULATED=%s is not like sm90x7 or sm90x7#1", text);
     d.hopper = true;
@@ -337,8 +337,8 @@ void Machine::begin_blocks() {
   for (size_t n = 0; n < grids_.size(); ++n) {
     Grid& g = *grids_[n];
     if (n > 0 && (!g.early || grids_[n - 1]->telling < grids_[n - 1]->blocks())) return;
-    const auto fits = [&] {  // a cluster of more blocks than there are multiprocessors, by itself
-      return busy_ == 0 || busy_ + g.cluster <= unsigned(device().multiprocessors);
+    const auto fits = [&] {  // a cluster of more blocks than there are SMs, by itself
+      return busy_ == 0 || busy_ + g.cluster <= unsigned(device().sms);
     };
     while (g.begun < g.blocks() && fits()) {
       Cluster* cluster = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Grids on an emulated GPU: blocks on multiprocessors, one each, side by side and in turn; clusters
+// Grids on an emulated GPU: blocks on SMs, one each, side by side and in turn; clusters
 // of blocks; grids one behind the other, of which one may begin before the one before it has ended
 // (programmatic dependent launch).
 #ifndef TANDEM_TESTS_CUDA_EMULATED_GRID_EMULATOR_H
@@ -56,7 +56,7 @@ class Machine {
   std::deque<std::unique_ptr<Grid>> grids_;
   std::vector<std::unique_ptr<Cluster>> clusters_;
   std::vector<std::unique_ptr<Block>> blocks_;
-  unsigned busy_ = 0;  // multiprocessors
+  unsigned busy_ = 0;  // SMs
   uint64_t clock_ = 0, rate_ = 1;
 };
 Machine& machine();

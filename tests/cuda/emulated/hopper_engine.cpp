@@ -291,7 +291,7 @@ void mbarrier_arrive_remote(unsigned barrier) {
 // ---- registers, and grids that begin early ------------------------------------------------------
 
 // A warpgroup's warps go one by one. What the block has at launch is what its threads have
-// together; the kernels are compiled for one block a multiprocessor.
+// together; the kernels are compiled for one block an SM.
 void set_registers(int count, bool gives) {
   if (count < 24 || count > 256 || count % 8 != 0) die("setmaxnreg takes no %d", count);
   State& s = state();
@@ -323,10 +323,10 @@ void grid_dependency_wait() {
 
 void thread_ends(Block& block, Thread& thread) {
   Lane& lane = block.hopper->lanes[thread.index];
-  if (!lane.open.empty()) die("a thread ends with bulk copies in no group");
+  if (!lane.open.empty()) die("a thread ends with TMA copies in no group");
   for (auto& group : lane.stores)
     for (Store& s : group) {
-      if (!s.has_read) die("a thread ends while bulk copies of its own still read shared memory");
+      if (!s.has_read) die("a thread ends while TMA copies of its own still read shared memory");
       if (s.has_written) continue;
       const auto kept = std::make_shared<Store>(std::move(s));
       block.grid().at_end.push_back([kept] { write_now(*kept); });

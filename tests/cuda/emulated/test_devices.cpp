@@ -165,7 +165,7 @@ TEST_CASE("two GPUs: plans of both from many threads, made and executed side by 
         tandem_problem problem;
         tandem_plan* plan = nullptr;
         if (tandem_problem_parse(kForward, &problem) != TANDEM_OK) wrong[size_t(t)] += "parse; ";
-        problem.scale = 1 + float(t * kRounds + n) / 64;  // a plan that nobody has made
+        problem.scale = 1 + float(t * kRounds + n) / 64;  // a new plan
         if (tandem_plan_create(place.device, &problem, &plan) != TANDEM_OK ||
             tandem_execute(plan, tandem_cuda_stream(simt::stream_of(place.context)), &room.args) !=
                 TANDEM_OK)

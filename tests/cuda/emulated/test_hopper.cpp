@@ -303,7 +303,7 @@ void shows(const Run& run, const char* what, const char* sentence, bool always =
   }
   CHECK(always ? shown == kSeeds : shown > 0, "%s, %s: shown by %u of %u orders", run.name, what,
         shown, kSeeds);
-  CHECK(!*sentence || said_so > 0, "%s, %s: nobody said '%s'", run.name, what, sentence);
+  CHECK(!*sentence || said_so > 0, "%s, %s: no order said '%s'", run.name, what, sentence);
 }
 
 template <Mistake M>
@@ -338,7 +338,7 @@ Run of(const char* name) {
 
 int main() {
   simt::device().hopper = true;
-  simt::device().multiprocessors = 4;
+  simt::device().sms = 4;
   for (const char* name : {"copies", "products", "sums", "stores", "named", "registers", "cluster",
                            "word", "early", "shuffles"})
     is_right(of<Mistake::none>(name));
@@ -359,7 +359,8 @@ int main() {
   shows(of<M::too_many_registers>("registers"), "more than are free", "more registers", true);
   shows(of<M::no_cluster_barrier>("cluster"), "no barrier of the cluster", "", true);
   shows(of<M::left_before_others>("cluster"), "a workgroup leaves", "which has left");
-  shows(of<M::word_never_written>("word"), "nobody writes a word", "global memory to change", true);
+  shows(of<M::word_never_written>("word"), "no thread writes a word", "global memory to change",
+        true);
   shows(of<M::kernel_not_awaited>("early"), "the kernel before is not awaited", "");
   shows(of<M::lanes_apart>("shuffles"), "lanes go different ways", "lanes of a warp", true);
   std::printf("%d failures\n", failures);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Rows of a mask as bits (cuda/sm90/mask_bytes.cuh) at every address and of every length. The rows
-// lie between pages that nobody may touch, so a read outside one ends the program.
+// lie between pages without access, so a read outside one ends the program.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -14,7 +14,7 @@
 //                                ends its process, or is of a module at which the driver does
 //
 // Rules: the compiler does not crash and comes to an end, but for kernels that a quirk keeps
-// from being taken; a kernel of a matrix path has instructions that multiply matrices; the
+// out of plans; a kernel of a matrix path has instructions that multiply matrices; the
 // device's shared memory holds what it uses; lean tiles (src/plan/tiles.inc) spill nothing,
 // those of matrices (src/plan/coopmat/tiles.inc) a few registers, and other kernels no more than
 // TABLE says. With another version of the driver the other figures are not compared, and kernels

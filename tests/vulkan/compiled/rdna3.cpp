@@ -77,7 +77,7 @@ const char* const kAll =
     " causal_top_left left=100 softcap=5 alibi keep:1x1x1000 kv_padded q_padded dropout=0.1";
 
 // Not every pair of optional inputs, for time's sake: each alone, and all at once, with each
-// normalizer. Of bwd_row_sums, which is bwd_dq's walk without the last product, keep and dropout
+// normalizer. Of bwd_row_sums, which is bwd_dq's loop without the last product, keep and dropout
 // alone, and all at once.
 void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>* cases) {
   const bool row = tile.stem == Stem::bwd_row_sums, sums = tile.stem == Stem::bwd_dbias;

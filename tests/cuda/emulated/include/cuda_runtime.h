@@ -85,7 +85,7 @@ class Contexts {  // current on a thread, the last one on top
     at_[size_++] = context;
   }
   void pop() {
-    if (empty()) die("a context is popped that nobody pushed");
+    if (empty()) die("a context is popped that was not pushed");
     --size_;
   }
   friend bool operator==(const Contexts& a, const Contexts& b) {
@@ -238,7 +238,7 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = simt::devices(), cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 8, 0};
-  p->multiProcessorCount = simt::device().multiprocessors;
+  p->multiProcessorCount = simt::device().sms;
   if (simt::device().hopper) p->major = 9;
   return cudaSuccess;
 }
@@ -334,7 +334,7 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
 }
 inline cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
                                                   const cudaLaunchConfig_t* config) {
-  *clusters = max(1, simt::device().multiprocessors / int(simt::cluster_of(*config)));
+  *clusters = max(1, simt::device().sms / int(simt::cluster_of(*config)));
   return cudaSuccess;
 }
 
