@@ -12,7 +12,7 @@ install(TARGETS tandem EXPORT tandemTargets
 install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE-MIT LICENSE-APACHE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# An application in C links a static library of C++ objects with the C compiler: it is told of the C++ runtime.
+# An application in C links a static library of C++ objects with the C compiler, so the file names the C++ runtime.
 set(TANDEM_CXX_LIBS ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
 list(REMOVE_ITEM TANDEM_CXX_LIBS ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
 

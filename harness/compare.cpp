@@ -164,7 +164,7 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
     const double ratio = worst == 0 ? 0 : limit == 0 ? kInfinity : kRatioLimit * worst / limit;
     bool ok = ratio <= kRatioLimit;
     if (ok && beyond < got.size()) ok = false, at = beyond, limit = bounds.element_error[at];
-    // A failure is told before a good row, and the worst of its kind before others.
+    // A failure is reported before a good row, and the worst of its kind before others.
     if ((j.ok && !ok) || (j.ok == ok && ratio > told)) {
       told = ratio;
       j.error = std::fabs(got[at] - want[at]);

@@ -30,8 +30,8 @@ std::string number(double x) {
   return text;
 }
 
-// An output: what it should be, the magnitudes of its terms, how far they may move; count: of
-// terms.
+// The elements of an output: what each should be, the sum of the magnitudes of its terms, and how
+// far it may move. count: terms of an element.
 struct Sums {
   Dims dims{};
   std::vector<double> want, terms, slack;
@@ -51,7 +51,7 @@ struct Row {  // of [B,Hq,Sq]
   bool sees = false;
   double lse = -kInfinity, lse_error = 0, common = 0, threshold_moves = 0;
   double ds_size = 0;  // sum of the magnitudes of the terms of its ds
-  double ds_lost = 0;  // what its ds may lose, together, that are stored as f16
+  double ds_lost = 0;  // bound on the summed rounding error of its dS values stored as f16
   double o_low = 0, o_high = 0;
 };
 
@@ -85,8 +85,8 @@ struct MagnitudeRules::Impl {
   std::vector<double> factors(int64_t head, int64_t row, const std::vector<int64_t>& keys) const;
   void add_row(const Problem& entry, int64_t b, int64_t h, int64_t i, int64_t q_len,
                int64_t kv_len);
-  // run: what names the run, before the place. lost: of an element's terms, the part that may count
-  // as 0.
+  // run: the words before the place that name the run. lost: the part of an element's terms that
+  // may count as 0.
   void judge(Role role, const std::string& run, const std::vector<double>& got, double lost,
              CaseResult* result) const;
   void judge_lse(const std::vector<float>& got, CaseResult* result) const;
@@ -228,7 +228,7 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
       const double top = w.range[j].hi * (1 + w.common) * (1 + 0x1p-20) + shift;
       y[j] = std::max(0.0, w.p[j] + shift);
       dy[j] = std::max(std::max(0.0, top) - y[j], y[j] - std::max(0.0, low));
-      // At the kink itself, where the truth is 0, a rounding makes a little of it.
+      // At the kink itself, where the truth is 0, a rounding gives a small number.
       pass[j] = w.p[j] + shift > 0;
       flips[j] = (low > 0) != (top > 0) || (low <= 0 && top >= 0);
     }
@@ -290,7 +290,7 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     for (size_t j = 0; j < n; ++j) total += dg[j];
     moves += total * std::fabs(delta);
   }
-  // <d_o, o> has forward's weights, and o is rounded; a sum here has the common factor.
+  // <d_o, o> has the forward's weights, and o is rounded. A sum formed here has the common factor.
   moves += w.common * std::fabs(delta);
   // o and v may be so small that they lose bits, or count as 0.
   double d_o_sum = 0;
@@ -322,7 +322,7 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     const double off = (dg[j] + weight) * std::fabs(away) + high[j] * (1 + w.common) * moves +
                        high[j] * (flips[j] * std::fabs(dp[j]) + lost);
     row.ds_size += e + high[j] * lost / (0x1p-20);
-    // Half of f16's smallest number each, and no more than there is.
+    // Each loses half of f16's smallest number at most, and no more than itself.
     if (p.dtype == TANDEM_F16) row.ds_lost += std::min(0x1p-25, e + off);
     const double bend = terms.bend[j], wide = std::fabs(bend) + terms.bend_error[j];
     const double bent = off * std::fabs(bend) + e * terms.bend_error[j];
@@ -407,14 +407,14 @@ void MagnitudeRules::Impl::make() {
 
 namespace {
 
-// Adds one judgement; told by the element that is furthest beyond its limit.
+// Adds one judgement, whose text names the element that is furthest beyond its limit.
 class Teller {
  public:
   Teller(const std::string& tensor, CaseResult* result) : result_(result) { j_.tensor = tensor; }
   template <typename Where>
   void see(double got, double want, double limit, double most, Where where) {
     double error = got == want ? 0 : std::fabs(got - want);
-    // Beyond the last number of the type anything beyond it is right.
+    // Where the truth is beyond the last number of the type, any number beyond it is right.
     if (!std::isnan(got) && std::isfinite(want) && std::fabs(want) + limit >= most) return;
     if (std::isnan(error)) error = kInfinity;
     const double ratio = error == 0 ? 0 : limit == 0 ? kInfinity : kRatioLimit * error / limit;
@@ -535,7 +535,7 @@ void MagnitudeRules::Impl::judge_key_sums(const std::vector<double>& d_v,
   }
 }
 
-// ds of a row adds up to 0. Where d_bias has a row for each of them, it shows.
+// ds of a row adds up to 0. That is checked where d_bias has a row of its own for each row.
 void MagnitudeRules::Impl::judge_row_sums(const std::vector<double>& d_bias,
                                           CaseResult* result) const {
   const uint32_t own = p.d_bias_dtype;

@@ -104,7 +104,8 @@ ordered_json build_json() {
   return j;
 }
 
-// What changes the choice of devices, drivers and paths; nothing else of the environment is told.
+// What changes the choice of devices, drivers and paths. Nothing else of the environment is
+// printed.
 ordered_json environment_json() {
   ordered_json j = ordered_json::object();
   for (const char* name : {"TANDEM_DEVICE", "TANDEM_DISABLE", "TANDEM_VERBOSE", "TANDEM_CPU_ISA",

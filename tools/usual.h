@@ -7,7 +7,7 @@
 
 namespace tandem::tool {
 
-// Problems whose paths are told.
+// Problems whose paths are printed.
 struct Usual {
   const char* what;
   const char* line;

@@ -8,7 +8,7 @@
 typedef struct backend backend;
 struct backend {
   tandem_device* device;
-  tandem_buffer arena;  /* its first byte, as Tandem is told */
+  tandem_buffer arena;  /* its first byte, as Tandem gets it */
   tandem_stream stream; /* to record to between begin and end */
   int (*write)(backend* b, size_t at, const void* data, size_t bytes);
   int (*read)(backend* b, size_t at, void* data, size_t bytes);

@@ -74,7 +74,7 @@ class Gpu {
 
 #define APP_VK_MEMBER(name) PFN_vk##name name = nullptr;
   APP_VK_FUNCTIONS(APP_VK_MEMBER)
-  tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;  // all that Tandem is told of this
+  tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;  // all that Tandem gets of this
   VkDevice device = VK_NULL_HANDLE;
   VkPhysicalDeviceProperties properties{};
   Queue render{}, compute{};  // the same queue twice where there is only one

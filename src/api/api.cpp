@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C API: checks structs and keeps the last message. It has no other logic.
+// The C API around problems, plans and executes: checks structs, arguments and cache blobs, shares
+// plans, and keeps the last message.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What a device has already warned of, so that a reason is told once.
+// What a device has already warned of, so that a reason is logged once.
 #ifndef TANDEM_SRC_API_WARNED_H
 #define TANDEM_SRC_API_WARNED_H
 #include <cstddef>

@@ -98,11 +98,15 @@ struct Launch {
   uint32_t shared_bytes = 0;
   bool waits = false;          // waits for the launches before it, as it reads what they wrote
   bool stores_d_bias = false;  // bwd_dq or bwd_dkv_dq stores d_bias; there is no bwd_dbias
-  // bwd_dbias, bwd_dist_bias, bwd_dkv of coopmat2: members of a sum, and workgroups that share it.
-  // bwd_sum_splits: partial sums.
-  // bwd_dkv_dq: slices of the batch, each with partial sums of d_bias.
-  // fwd: workgroups that share the keys of a row. fwd_combine: partial outputs. bwd_dkv_dist: a
-  // member and a partial sum for each tile of keys; no members if it does not form d_dist_bias.
+  // By stem, members and splits are:
+  //   fwd                       splits: workgroups that share the keys of a row
+  //   fwd_combine               splits: partial outputs of a row
+  //   bwd_sum_splits            splits: partial sums of an element
+  //   bwd_dbias, bwd_dist_bias  members of a sum; splits: workgroups that share it
+  //   bwd_dkv of coopmat2       the same
+  //   bwd_dkv_dq                splits: slices of the batch, each with partial sums of d_bias
+  //   bwd_dkv_dist              both: tiles of keys, each with a partial sum of d_dist_bias;
+  //                             members is 0 where it forms no d_dist_bias
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum_splits: TANDEM_GRAD_* whose parts it adds

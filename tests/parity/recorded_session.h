@@ -17,7 +17,8 @@ namespace tandem::harness {
 std::string recorded_backend(const std::string& profile);
 std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
 
-// One with the plans of a device that is there, of which `planned` is told, with that device.
+// A session that computes nothing and has the plans of a device that is there. It hands each
+// problem, with that device, to `planned`.
 // `session` must outlive it.
 using Planned = std::function<void(tandem_device* device, const tandem_problem& problem)>;
 std::unique_ptr<Session> open_twin(Session& session, const Planned& planned);

@@ -41,7 +41,7 @@ endif()
 expect("${said}" "Parity: FAILED: 0 runs" "WRONG: cpu: parity failed" "\nFAILED, [0-9]+ s")
 expect("${report}" "WRONG: cpu: training, long: " "disabled by TANDEM_DISABLE or the device's options")
 
-# A report that cannot be written is told before anything runs, and the same of a result.
+# A report or a result that cannot be written is an error before anything runs.
 foreach(command "doctor --device cpu" "bench --device cpu --preset small")
   separate_arguments(command)
   execute_process(COMMAND ${TOOL} ${command} --out ${FOLDER}/doctor.md/below OUTPUT_VARIABLE said ERROR_VARIABLE bar

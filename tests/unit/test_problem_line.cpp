@@ -247,7 +247,7 @@ TEST_CASE("regression: a problem line under a decimal comma") {
     CHECK(p.scale == 0.125f);
     CHECK(p.softcap == 15);
     CHECK(tandem_problem_parse("fwd f32 sq4 d8 scale=0,125", &p) != TANDEM_OK);
-    // What is told of numbers.
+    // What messages say of numbers.
     CpuDevice cpu(1);
     p.softcap = -1.5f;
     CHECK(text_of([&](char* o, size_t n) {
@@ -506,7 +506,7 @@ TEST_CASE("random words never do worse than fail") {
   CHECK(parsed > 500);
 }
 
-TEST_CASE("texts are cut to the capacity and their size is told") {
+TEST_CASE("texts are cut to the capacity and their size is returned") {
   tandem_problem p = good_problem();
   const size_t size = tandem_problem_print(&p, nullptr, 0);
   const std::string whole = print(p);

@@ -171,7 +171,7 @@ TEST_CASE("Vulkan engine: a device description of an older version") {
 
 namespace {
 
-// What debug utils are told, and the dispatches and timestamps between.
+// What debug utils get, and the dispatches and timestamps between.
 struct Heard {
   std::vector<std::string> names, events;
   int64_t handles = 0;

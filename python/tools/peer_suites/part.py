@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a process of a suite is told, and what it writes."""
+"""What a process of a suite gets, and what it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STICKY_STATUS = 70  # the exit status after an error of the CUDA context, which 
 
 @dataclass(frozen=True)
 class Part:
-    """What a process is told."""
+    """What a process gets."""
 
     suite: str
     checkout: str

@@ -374,8 +374,8 @@ void Machine::round() {
 }
 
 void Machine::end_blocks() {
-  // Blocks of a cluster stay until all are done: who still asks for the memory of one that has left
-  // is told.
+  // Blocks of a cluster stay until all are done, so that an access to the memory of one that has
+  // left is reported.
   const auto over = [](const Block& b) { return b.cluster ? b.cluster->live() == 0 : b.done(); };
   std::vector<Block*> gone;
   for (const auto& b : blocks_)
