@@ -108,14 +108,14 @@ typedef struct tandem_device_options {
   uint32_t struct_size;
   /* CPU device: threads of an execute, the calling one included; 0 means as many as may run at
    * once, by affinity and container quota when the device is made. Vulkan: threads that make the
-   * pipelines of a plan, the calling one included; 0 means as many, up to 8, but 1 with any
-   * callbacks of yours for memory. */
+   * pipelines of a plan, the calling one included; 0 means the same number, but at most 8, and 1 if
+   * you set callbacks for memory. */
   uint32_t threads;
   const void* next; /* must be NULL in this version */
   void* user;       /* given back to log */
-  /* Called from any thread that calls the library; copy the text. NULL: silent. At WARN: a plan
-   * that takes more than twice what a nearby problem would, as far as times of the device are
-   * known, with what is in the way, once a device and reason. */
+  /* Called from any thread that calls the library; copy the text. NULL: silent. WARN has a plan
+   * that takes more than twice as long as a nearby problem, with the reason, once for each device
+   * and reason, on devices whose times are known. */
   void (*log)(void* user, tandem_log_level level, const char* message);
   /* Comma-separated paths and tiles to do without, as "cpu.simd,t64k32"; NULL: none. Added to what
    * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */
@@ -124,10 +124,10 @@ typedef struct tandem_device_options {
    * (more than 0) at a multiple of alignment (a power of two), or NULL, and the call that needed
    * them ends in OUT_OF_MEMORY. release gets what allocate gave.
    * All that this library allocates for the device, its plans and the calls on both comes from
-   * here, and goes back when device and plans are destroyed at the latest; a device keeps what its
-   * last plans shared. tandem_execute() needs none, but on the CPU's path ref. What has no device
-   * (problem lines, what to enable for Vulkan) uses operator new; drivers and the C++ runtime have
-   * ways of their own.
+   * here. It goes back when device and plans are destroyed at the latest; a device keeps what its
+   * last plans shared. tandem_execute() allocates on the CPU's path ref alone. What has no device
+   * (problem lines, what to enable for Vulkan) uses operator new. Drivers and the C++ runtime
+   * allocate by themselves.
    * Called from every thread that calls the library and from the threads of the device, several at
    * once. They must not call the library, nor throw. */
   void* (*allocate)(void* memory_user, size_t size, size_t alignment);
@@ -214,9 +214,8 @@ typedef enum tandem_lengths {
 /* For tests and tuning: visit every tile that the positions allow, also those that keep or the
  * support of entmax empties. The results have the same bits. */
 #define TANDEM_FLAG_VISIT_ALL 0x2u
-/* f32 tensors: products may round their operands to TF32 (10 bits of fraction); without it they
- * have the accuracy of f32. A permission: paths without TF32 products are just more accurate. Not
- * with f16, bf16. */
+/* For f32 tensors alone: products may round their operands to TF32 (10 bits of fraction). Without
+ * the flag they have the accuracy of f32. Paths without TF32 products keep it with the flag. */
 #define TANDEM_FLAG_TF32 0x4u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
@@ -237,16 +236,16 @@ typedef struct tandem_problem {
   uint32_t mask;                    /* tandem_mask */
   uint32_t align;                   /* tandem_align, for the causal mask and the window */
   /* TANDEM_GRAD_*: what backward writes, TANDEM_GRAD_QKV by default; the others are not computed.
-   * Asking for that of an absent input is an error */
+   * The gradient of an absent input is an error */
   uint32_t gradients;
   int64_t window_left;  /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
   int64_t window_right; /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
   uint32_t flags;       /* TANDEM_FLAG_* */
   uint32_t tile_rows;   /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
   uint32_t tile_cols;   /* Bc, likewise */
-  /* Forward, for tests and tuning: so many workgroups share a row's keys, softmax alone; 1: none
-   * do; 0: planner's choice, which splits where few queries would leave most of a GPU idle. The CPU
-   * never does. */
+  /* Forward with softmax, for tests and tuning: the number of workgroups that share a row's keys.
+   * 0: planner's choice, which is more than 1 where few queries would leave most of a GPU idle. The
+   * CPU has 1. */
   uint32_t splits;
 
   /* From here on everything is off when it is 0, as tandem_problem_init() leaves it. */
@@ -273,18 +272,18 @@ typedef struct tandem_problem {
   uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q */
   uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv */
   int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
-  /* GPUs, for tests and tuning: plan as for one of at most so many SMs (compute units, Xe cores).
-   * Persistent kernels have as few workgroups then, each with more work; the others take what the
-   * GPU gives them. 0: all that it has. */
+  /* GPUs, for tests and tuning: plan as for a GPU of at most so many SMs (compute units, Xe cores).
+   * Persistent kernels then have as few workgroups, each with more work; other kernels run on all
+   * SMs. 0: all that it has. */
   uint32_t cores;
   uint32_t reserved; /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
  * 1/sqrt(D), no mask, the gradients of q, k and v. A function, because a C99 initialiser cannot
- * spell NaN portably. Tells the library how long your tandem_problem is; struct_size of no version:
- * does nothing. The symbol tandem_problem_init, for programs of version 0.1.0, fills in what that
- * version had. */
+ * spell NaN portably. struct_size tells the library how long your tandem_problem is; if no version
+ * has that size, nothing is filled in. The symbol tandem_problem_init, for programs of version
+ * 0.1.0, fills in the members of that version. */
 TANDEM_API void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size);
 TANDEM_API void tandem_problem_init(tandem_problem* problem);
 #define tandem_problem_init(problem) \
@@ -295,11 +294,11 @@ TANDEM_API void tandem_problem_init(tandem_problem* problem);
 TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype);
 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
- * causal_bottom_right ..."; docs/guide/problem-line.md has the grammar. Sizes as
- * tandem_device_describe. parse undoes print, bit for bit, but for what the direction does not use:
- * a forward line has no gradients. So it is for problems that no plan takes, too; of next and
- * reserved a line says nothing. Numbers do not follow the process's locale. Sizes and symbols as
- * with init; a line that needs a longer problem is INVALID_STRUCT. */
+ * causal_bottom_right ..."; docs/guide/problem-line.md has the grammar. print returns sizes as
+ * tandem_device_describe() does. parse restores what print wrote, bit for bit, also of problems
+ * that no plan takes. A line has neither next and reserved nor what the direction does not use: a
+ * forward line has no gradients. Numbers do not follow the process's locale. struct_size and the
+ * symbol without it are as with init; a line that needs a longer problem is INVALID_STRUCT. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse_sized(const char* text, tandem_problem* problem,
                                                     uint32_t struct_size);
@@ -310,8 +309,8 @@ TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
 /* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no
- * queue. A device keeps what its last 64 problems had ready, also of plans that are destroyed: to
- * plan one of them again takes a microsecond.
+ * queue. A device keeps the kernels of its last 64 problems, also when their plans are destroyed:
+ * planning one of them again takes a microsecond.
  * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
 TANDEM_API tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                             tandem_plan** plan);
@@ -321,11 +320,11 @@ TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the 
 typedef struct tandem_plan_info {
   uint32_t struct_size;  /* in: sizeof(tandem_plan_info) */
   uint32_t kernel_count; /* kernels that one tandem_execute() records */
-  /* their registry indices, in order: tandem_kernel_get(). Of kernels between which the addresses
-   * of an execute decide, the one for addresses that are multiples of 16 bytes */
+  /* their registry indices, in order: tandem_kernel_get(). Where the addresses of an execute decide
+   * between two kernels, the one for addresses that are multiples of 16 bytes */
   uint32_t kernels[TANDEM_MAX_KERNELS];
-  /* bytes, exact; 0 means none needed. Forward has one where the keys are split, or two workgroups
-   * share a tile (cuda.sm90 with a dense bias) */
+  /* bytes, exact; 0 means none needed. A forward needs some where its keys are split, or where two
+   * workgroups share a tile (cuda.sm90 with a dense bias) */
   uint64_t workspace_size;
   uint64_t workspace_alignment; /* bytes */
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
@@ -337,8 +336,8 @@ typedef struct tandem_plan_info {
    * execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
   uint32_t unordered;
   uint32_t reserved; /* 0 */
-  /* ms of one execute, as times of a GPU of the same kind let it expect; 0 where there are none of
-   * this path, or of no problem like this one */
+  /* ms of one execute, estimated from times of a GPU of the same kind; 0 where there are no times
+   * of this path and of a problem like this one */
   double estimated_ms;
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
@@ -375,8 +374,9 @@ typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU 
   uint64_t handle;
 } tandem_stream;
 
-/* Start from TANDEM_ARGS_INIT. No output, nor the workspace, shares an element with another buffer
- * that the plan uses, as far as addresses tell: else INVALID_ARGUMENT, of the workspace WORKSPACE.
+/* Start from TANDEM_ARGS_INIT. Neither an output nor the workspace may share an element with
+ * another buffer that the plan uses. As far as addresses show it, an output that does is
+ * INVALID_ARGUMENT, a workspace WORKSPACE.
  * Outputs may lie in gaps between others' elements, as gradients in a fused qkv buffer do; inputs
  * may share anything. */
 typedef struct tandem_args {
@@ -394,10 +394,10 @@ typedef struct tandem_args {
   tandem_buffer bias, keep;
   tandem_buffer dist_bias;        /* f32 [Hq,W] */
   tandem_buffer slope, tau, sink; /* f32 [Hq] */
-  /* int32 [B], or cumulative from 0 [B+1]. An offset beyond the total counts as that, one below 0
-   * as 0; then a length beyond Sq or Sk counts as that, one below 0 as 0. Where offsets go down,
-   * sequences behind may share rows: what outputs hold is then not specified, but nothing outside
-   * the tensors is read or written */
+  /* int32 [B], or cumulative from 0 [B+1]. Offsets count as the nearest number from 0 to the total,
+   * then lengths as the nearest one from 0 to Sq or Sk. Where offsets go down, later sequences may
+   * share rows: what outputs hold is then not specified, but nothing outside the tensors is read or
+   * written */
   tandem_buffer lengths_q, lengths_kv;
   tandem_buffer d_bias;                 /* gradients, where asked for */
   tandem_buffer d_dist_bias;            /* f32 [Hq,W] */
