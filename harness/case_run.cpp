@@ -81,9 +81,9 @@ void note_plan(const Plan& plan, CaseResult* result) {
   result->tile_cols = info.tile_cols;
 }
 
-// Keeps d_q of a further run for the judges unless they have one with its bits. How far two sums in
-// any order may be apart is no matter of their size: their terms may cancel. So each is judged as
-// the first is.
+// Keeps d_q of a further run for the judges unless they have one with its bits. The terms of two
+// sums in any order may cancel, so their size does not say how far apart they may be. So each sum
+// is judged as the first is.
 void keep_again(const HostTensor& first, int run, std::vector<uint8_t> bytes,
                 std::vector<Outputs::Again>* again) {
   bool known = bytes == first.bytes;
@@ -93,8 +93,8 @@ void keep_again(const HostTensor& first, int run, std::vector<uint8_t> bytes,
   again->back().d_q.bytes = std::move(bytes);
 }
 
-// Executes, and again as often as options say: the same bits each time, where the plan promises
-// them. "" or what went wrong.
+// Executes, as often as options say, and compares the bits where the plan promises equal ones. ""
+// or what went wrong.
 std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
                     const CaseOptions& options,
                     const std::vector<std::pair<Role, HostTensor*>>& outputs,

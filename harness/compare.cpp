@@ -18,8 +18,8 @@ constexpr double kTf32 = 0x1p-11;
 // Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below
 // 2^-126, before or after other factors join.
 constexpr double kVanishing = 0x1p-100;
-// And where all terms are as small, because a sink or a bias has taken the weight, their sums may
-// be lost.
+// Where all terms are that small, because a sink or a bias has nearly all weight, their sums may be
+// lost.
 constexpr double kFlushed = 0x1p-118;
 
 double rounding_unit(uint32_t dtype) {
@@ -91,15 +91,14 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   for (double terms_of_one : x.floor) vanishing = std::max(vanishing, lost * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
-    // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a
-    // rule.
+    // Sums of n terms of one sign lose n roundings in the worst case, and sqrt n as a rule.
     const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
     // Each term's operand of f16 is off by up to 2^-25, however small it is.
     const double count = std::max(0.0, x.counts[row]);
     const double subnormal =
         x.chain == TANDEM_F16 ? std::min(count, 2 * std::sqrt(count)) * 0x1p-25 * x.operand : 0;
     double largest = 0;
-    // What is lost of the terms is no more than they are.
+    // No term loses more than itself.
     for (size_t n = row * width; n < (row + 1) * width; ++n) {
       errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
       terms[row] = std::max(terms[row], x.floor[n]);
@@ -115,7 +114,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
     ++live;
     relative[row] = errors[row] / terms[row];
     b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row] + vanishing;
-    // What f16's limit has for the rounding of its results, whose bits these have, too.
+    // The limit of f16 has this for the rounding of its results, and TF32 has as many bits.
     if (x.tf32) b.row_error[row] += kTf32 * largest;
   }
   const std::vector<double> usual = usual_errors(relative, x.counts, live);
@@ -215,8 +214,8 @@ double score_roundings(double scale, int64_t head_dim, const std::vector<double>
 double extra_roundings(const Problem& p, double plain, double bias, double dist_bias,
                        double slope) {
   double sum = 0;
-  // Of a score before the cap 2^-24 is left over below it, whatever its size; of the cap itself the
-  // formula of tanh loses 4 roundings, as do its argument's scaling and its result's.
+  // A score before the cap is off by 2^-24 below the cap, whatever its size. The formula of tanh
+  // loses 4 roundings of the cap, with the scaling of its argument and of its result.
   if (p.softcap > 0) sum += 4 * std::min(double(p.softcap), plain);
   // One rounding of the partial sum a term, and one of slope |t|, which is below both lengths
   // together.

@@ -6,19 +6,19 @@
 // The rule for a row (a query row of o and d_q, a key row of d_k and d_v), every error against the
 // reference in double and the largest over the row's elements:
 //     error <= 2 * error of the stepwise computation + 1 ulp of the row's largest value + floor
-// The stepwise error of a row is one draw of a lottery, and where few terms meet, or one scalar
-// (delta) carries the error of the whole row, it is sometimes nearly zero by luck. It is therefore
-// not taken below what 39 of 40 rows of the tensor with as many terms have, in proportion to the
-// terms. The floor is a few f32 roundings of the terms. A row whose terms are all zero, as that of
-// a query which sees no key, must be exactly zero. The ratio of a row is
+// The stepwise error of a row is random. Where few terms meet, or one scalar (delta) carries the
+// error of the whole row, it is sometimes nearly zero by luck. So the rule uses at least what 39 of
+// 40 rows of the tensor with as many terms have, in proportion to the terms. The floor is a few f32
+// roundings of the terms. A row whose terms are all zero, for example that of a query which sees no
+// key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)
 // so that 2 is the limit, whatever the dtype. Beside it, every element must be within a few
 // roundings of the sum of the magnitudes that made it, and lse within 1e-5 (relative where it is
 // above 1).
 //
 // Elastic softmax and entmax have kinks: a score that is off by its own roundings may put a weight
-// on the other side of a threshold, or change a small one by much more than its share. What that
-// can do to an element is known from the reference (its slack) and added to every bound.
+// on the other side of a threshold, or change a small one by much more than its share. The
+// reference computes what that can do to an element (its slack), and every bound has it added.
 #ifndef TANDEM_HARNESS_COMPARE_H
 #define TANDEM_HARNESS_COMPARE_H
 #include <cstdint>
@@ -99,9 +99,8 @@ double visible_rows(const Problem& problem, int64_t j);  // query rows of one he
 Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,
                      double f32_roundings, const std::vector<double>& got);
 
-// About how many f32 roundings a score carries. A score is off by as many roundings as its terms
-// are large, and that error passes through exp into everything; a few more come from exp and the
-// sums.
+// About how many f32 roundings a score carries. Its error is proportional to its terms, and passes
+// through exp into all outputs; exp and the sums add a few roundings.
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
                        const std::vector<double>& k);
 // What softcap, biases and the powers of entmax add to it. The largest magnitudes of bias,
@@ -139,8 +138,8 @@ struct CaseOptions {
   bool any_address = false;       // Vulkan: on a device that takes unaligned ones, too
   bool no_lse = false;            // forward: leave args.lse out
   uint8_t workspace_byte = 0xff;  // what the workspace holds before
-  // > 1: run again, and the bits must be the same. Sums in no fixed order need not have the same
-  // ones; every run's is then judged.
+  // > 1: run again, and the bits must be the same, except those of sums in no fixed order: of these
+  // each run is judged.
   int repeats = 1;
   // A device that runs the forward of a backward problem, whose o and lse the other one then gets;
   // null: the same.
@@ -176,8 +175,8 @@ inline tandem_problem forward_of(tandem_problem backward) {
 // computed when first needed and then kept.
 class Case {
  public:
-  // A backward problem runs forward first: its tensors q k v o serve both, and the backward gets
-  // what the device's own forward wrote.
+  // Of a backward problem the forward runs first, on the same q k v o. The backward gets what the
+  // device's own forward wrote.
   Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& options = {});
   ~Case();
   Case(const Case&) = delete;

@@ -40,9 +40,9 @@ class CudaMemory : public Memory {
   void write(const void* data, size_t bytes, size_t offset) override {
     CU(cudaSetDevice(ordinal_));
     CU(cudaMemcpy(at(offset), data, bytes, cudaMemcpyHostToDevice));
-    // It returns once pageable memory has been read, not once the device has it, and the session's
-    // stream does not wait for the default one: without this a kernel can read what was there
-    // before (seen on an H100 with uploads of 3 MB).
+    // The copy returns once pageable memory has been read, not once the device has it, and the
+    // session's stream does not wait for the default one. Without this wait a kernel can read what
+    // was there before (seen on an H100 with uploads of 3 MB).
     CU(cudaStreamSynchronize(nullptr));
   }
   void read(void* data, size_t bytes, size_t offset) override {

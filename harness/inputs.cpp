@@ -10,7 +10,7 @@
 namespace tandem::harness {
 namespace {
 
-// Zeros and ones of a few kinds mixed: blocks as large as a tile (or two) without a key, with every
+// Zeros and ones, several kinds mixed: blocks as large as a tile (or two) without a key, with every
 // key, with half or a tenth of them; and rows without a key.
 void fill_keep(uint64_t seed, HostTensor* t) {
   Random r(Random::mix(seed) ^ 0x6b656570);

@@ -113,8 +113,8 @@ Result entmax(const Variant& x, double alpha) {
   return r;
 }
 
-// step: alpha - 1 of entmax, by which cpu.ref multiplies in double (of a score of f32 that rounds
-// nothing); otherwise 1.
+// step: alpha - 1 of entmax, by which cpu.ref multiplies in double, without rounding a score of
+// f32; otherwise 1.
 Variant variant(const ScoreTerms& row, const std::vector<double>& scores, double step) {
   Variant v;
   v.top = largest(scores);
@@ -183,7 +183,7 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
   // Beside a sink that shift shows.
   if (row.has_sink)
     for (Variant& v : variants) v.sink_error += together;
-  // Of a threshold the rounding, which unlike that of lse is no factor of the weights.
+  // The rounding of a threshold, which unlike that of lse is no factor of the weights.
   // Of lse and thresholds, in scores. What is far has one relative to its largest score.
   const auto rounding = [](double x) {
     return 0x1p-22 * (4 + (std::fabs(x) > kFarAtLeast ? 16 : std::fabs(x)));
@@ -219,8 +219,8 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
       const bool top = far && v.s[j] >= -kClamped * std::fabs(v.top);
       if (!top && !settled) spread += share * v.error[j];
       if (is_entmax && (top || settled)) spread += share * threshold_error(v);
-      // The threshold is of the forward's scores. Where it is an f32 of their size, the backward's
-      // are off from it, all by the same.
+      // The threshold belongs to the forward's scores. Where it is an f32 of their size, the
+      // backward's scores are off from it, all by the same number.
       if (is_entmax && settled && !far) spread += share * error[j];
       if (is_entmax) own += share * 0x1p-24 * std::min(std::fabs(r.lse), kNearThreshold) / step;
     }

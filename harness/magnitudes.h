@@ -3,14 +3,14 @@
 // end of f32, the largest and the smallest numbers of a type; and the rules by which results are
 // judged there. tests/parity/magnitudes.cpp and `tandem check` share both.
 //
-// Where scores are this large their rounding is: s = c + bias, of a bias of -1e10, has lost c. A
-// path may then have the weights of the exact scores or those of the scores that f32 forms, and of
-// a score of 1e7 any f32 near it. So what an element must be is an interval: a key's weight lies
-// between the least and the most that its row's scores allow, each of them anywhere within
-// kScoreUnits of the magnitudes that it is made of, around the exact score or the one of f32. A row
+// Large scores have large roundings: s = c + bias with a bias of -1e10 has lost c. A path may then
+// have the weights of the exact scores or those of the scores that f32 forms, and of a score of 1e7
+// any f32 near it. So an element must lie in an interval. A key's weight lies between the least and
+// the most that its row's scores allow, each of them anywhere within kScoreUnits of the magnitudes
+// that it is made of, around the exact score or the one of f32. There is no interval for a row
 // whose largest scores are the same number on every path (equal keys, or a bias that leaves nothing
-// of c) has no such latitude: its weights are equal, or those of what is left of c in double, as
-// cpu.ref has it. And whatever the scores,
+// of c): its weights are equal, or those of what is left of c in double, as in cpu.ref. Whatever
+// the scores,
 //   - what is finite in the truth is finite,
 //   - the weights of a row that sees a key sum to 1: o lies between the values averaged; over the
 //     keys, d_v adds up to d_o of all rows that see one; ds of a row adds up to 0.
@@ -25,9 +25,10 @@ namespace tandem::harness {
 
 // What a score may be off by, relative to the sum of the magnitudes that it is made of: 128
 // roundings of f32, and the units in which far rows count (src/problem/far_row.h). Matrix hardware
-// truncates each of 64 products to the largest one's last place. lse and thresholds are of the
-// forward's product, the weights of the backward's, which may be formed in other steps: on an H100
-// vulkan.coopmat and coopmat2 have 2^-17.6 together (entmax of equal scores, 1e3 to 1e4).
+// truncates each of 64 products to the largest one's last place. lse and thresholds come from the
+// forward's product, the weights from the backward's, which may be formed in other steps. Both
+// together are off by 2^-17.6 on vulkan.coopmat and coopmat2 (H100, entmax of equal scores, 1e3 to
+// 1e4).
 constexpr double kScoreUnits = 0x1p-17;
 
 struct Magnitudes {
@@ -73,8 +74,7 @@ Magnitudes random_magnitudes(uint64_t seed, const tandem_problem& problem, int p
 // Overwrites what m names of the case's inputs.
 void fill_magnitudes(const Magnitudes& m, Case& test);
 
-// The rules above for a case as its inputs are now. Its references are made here; they do not touch
-// the case's own.
+// The rules above for a case with the inputs that it has now. They have references of their own.
 class MagnitudeRules {
  public:
   explicit MagnitudeRules(Case& test);

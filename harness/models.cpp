@@ -62,7 +62,7 @@ void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTen
 
 namespace {
 
-// Which model a group of seeds has: neighbours are of different fields, and none is left out.
+// Which model a group of seeds has. Neighbours come from different fields; every model occurs.
 const Model& model_of(uint64_t group) {
   const auto count = uint64_t(models().size());
   uint64_t step = count * 5 / 13;

@@ -360,8 +360,7 @@ std::vector<Timing> Session::time_in_turns(
     std::sort(v.begin(), v.end());
     return v.size() % 2 ? v[v.size() / 2] : 0.5 * (v[v.size() / 2 - 1] + v[v.size() / 2]);
   };
-  // A clock follows the load of some milliseconds before: no one is always the next of the same
-  // one.
+  // A clock follows the load of some milliseconds before, so no item always follows the same one.
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t(0));
   std::mt19937 random;

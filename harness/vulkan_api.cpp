@@ -51,10 +51,10 @@ VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT
                                           VkDebugUtilsMessageTypeFlagsEXT type,
                                           const VkDebugUtilsMessengerCallbackDataEXT* data,
                                           void* user) {
-  // What the loader says about drivers that it cannot open is of type GENERAL: not our business.
+  // What the loader says about drivers that it cannot open is of type GENERAL and does not count.
   if (!(type & VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT)) return VK_FALSE;
-  // Nor is what the layers say about their own settings, and about the time that a driver takes to
-  // compile their own checks.
+  // Messages of the layers about their own settings, and about the time that a driver takes to
+  // compile their checks, do not count either.
   const std::string id = data->pMessageIdName ? data->pMessageIdName : "";
   if (id.find("VALIDATION-SETTINGS") != std::string::npos ||
       id.find("Setting-Limit-Adjusted") != std::string::npos ||

@@ -429,8 +429,8 @@ void one_by_one(Session& session, const std::vector<BenchCase>& cases, Measured*
   }
 }
 
-// Whatever the clock does meanwhile, it does to all cases: how their times compare does not depend
-// on it.
+// A change of the clock meanwhile concerns all cases, so that it does not change how their times
+// compare.
 void in_turns(Session& session, const std::vector<BenchCase>& cases, Measured* result) {
   const Options& options = result->options;
   std::vector<std::unique_ptr<CaseRun>> runs;

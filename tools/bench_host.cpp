@@ -23,10 +23,10 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// While it lives the calling thread stays on its core, where the system lets it: moved to another
-// one it begins with cold caches, and a few calls then take two to three times as long (one execute
-// through Vulkan, H100 80GB HBM3, 580.159.04: medians of 3.1 to 8 us of one process after the
-// other, 3.1 to 4.2 on a core each).
+// Keeps the calling thread on its core while it lives, where the system allows that. On another
+// core the thread begins with cold caches, and a few calls then take two to three times as long
+// (one execute through Vulkan, H100 80GB HBM3, 580.159.04: medians of processes 3.1 to 8 us, with a
+// fixed core 3.1 to 4.2).
 class OneCore {
  public:
   OneCore(const OneCore&) = delete;

@@ -28,7 +28,7 @@ std::vector<std::string> not_sampled(const tandem_problem& problem);
 double forward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
 // The same of d_q, d_k and d_v where the problem asks for them, as functions of the device's own o
-// and lse: the rows of these that matter are judged by forward_ratio().
+// and lse, whose rows forward_ratio() judges.
 double backward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
 }  // namespace tandem::tool

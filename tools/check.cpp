@@ -424,7 +424,7 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--work", options->work, "About the most B Hq Sq Sk (D + Dv) of a problem")
       ->capture_default_str();
   command->callback([=] {
-    // Who names a problem alone means the kernels of its plan.
+    // A problem that is named alone runs the kernels of its plan.
     if (!options->repro.empty() && command->count("--seed") == 0 && options->lead < 0)
       options->lead = 0;
     CheckProgress progress;

@@ -102,7 +102,7 @@ void Doctor::machine() {
   line("# Tandem on a GPU: a report of `tandem doctor`");
   line("");
   say(fmt::format("Tandem {} ({}) on {}", version_text(), build_commit(), system_text()));
-  // Values that may hold a path of the user's are not told.
+  // Values that may hold a path of the user's are left out.
   for (const char* name : {"TANDEM_DEVICE", "TANDEM_DISABLE", "TANDEM_CPU_ISA"})
     if (const char* value = std::getenv(name)) line(fmt::format("- {}={}", name, value));
   for (const char* name : {"TANDEM_CACHE", "VK_DRIVER_FILES", "VK_ADD_DRIVER_FILES",

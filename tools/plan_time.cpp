@@ -13,7 +13,7 @@
 namespace tandem::tool {
 namespace {
 
-// A pipeline, as the library's log tells of it.
+// A pipeline, as the library's log reports it.
 struct Made {
   std::string what;  // "fwd fwd128 wide"
   double ms = 0;
