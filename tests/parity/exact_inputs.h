@@ -7,9 +7,8 @@
 // so much that their weight is below 2^-45. The codes, by head size:
 //   signs   D >= 24: random signs; the query is 16 times the sum of the signs of the keys that it
 //           hits
-//   digits  5 <= D < 24, up to 120 keys: key j carries j and j^2, the query what makes -(j - t)^2
-//           of them,
-//           so that t is hit, or for a t between two neighbours both of them
+//   digits  5 <= D < 24, up to 120 keys: key j carries j and j^2, and the query what makes
+//           -(j - t)^2 of them, so that t is hit, or for a t between two neighbours both of them
 //   ramp    D < 5, up to 120 keys: key j carries j; the last or the first visible key is hit
 // Signs and digits have features left over that shift the score of the hit keys to 0: a row's lse
 // is then 0 or ln 2, and its own rounding does not blur the backward.

@@ -72,9 +72,9 @@ TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than wor
         seed_of("keys for a part", 128), sparse());
 }
 
-// cuda.sm90 with heads over 128, where two warpgroups share copies of keys and values, and each has
-// a place for q of its own: tiles of one step, steps that one of the two passes over, rows behind
-// the last one, tiles without keys between others.
+// cuda.sm90 with heads over 128, where two warpgroups share stages of keys and values, and each has
+// a stage of its own for q: tiles of one step, steps that one of the two skips, rows behind the
+// last one, tiles without keys between others.
 TEST_CASE(
     "regression: wide heads, keys for a part of a tile's rows, and more tiles than workgroups" *
     doctest::skip(!at_least(Tier::ci))) {
@@ -87,7 +87,7 @@ TEST_CASE(
         check(problem(TANDEM_FORWARD, TANDEM_BF16, {1, heads, heads, 330, keys, width[0], width[1]},
                       mask, Layout::bshd),
               seed_of("wide heads", uint64_t(width[1] + keys)), sparse());
-        // The last tile has rows of one of the two alone, which waited for the other for ever.
+        // Only one of the two has rows in the last tile. It waited for the other for ever.
         if (keys == 390)
           check(problem(TANDEM_FORWARD, TANDEM_F16, {1, 3, 1, 300, keys, width[0], width[1]}, mask),
                 seed_of("rows of one", uint64_t(width[1])), sparse());
@@ -115,9 +115,9 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
 }
 
 // cuda.sm90 with a bias, heads over 64, tiles of 192 rows
-// (cuda/sm90/fwd/main_loop_bias_192_rows.cuh): each warpgroup has its own places for q and the
-// bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and
-// tiles without keys.
+// (cuda/sm90/fwd/main_loop_bias_192_rows.cuh): each warpgroup has stages of its own for q and the
+// bias, and skips tiles where it has no rows, between others as well; tiles of one step, and tiles
+// without keys.
 TEST_CASE("regression: with a bias, three warpgroups of which some have no rows" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -135,7 +135,7 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
         p.tile_rows = 192, p.tile_cols = 128;
         check(p, seed_of("three warpgroups", uint64_t(rows + keys)), expect);
       }
-  // Enough tiles that they are chosen: of few rows, which come last, and shared out by steps.
+  // Enough tiles for a plan to take the kernel: tiles of few rows, which come last, and stream-K.
   expect.may_refuse = false;
   const bool many = at_least(Tier::device);
   for (int64_t rows : {400, 390, 384}) {
@@ -403,8 +403,8 @@ TEST_CASE("regression: rows by tensor addressing") {
 }
 
 // A sink takes the weight, and what is left is below what f16 has: a weight of 2^-25 was lost
-// beside a number of 3.6, which the limit of elements did not know. Not of the other paths: there
-// its pipelines take longer than they tell.
+// beside a number of 3.6, which the limit of elements did not know. Not on the other paths, whose
+// pipelines take long to compile and would show nothing more.
 TEST_CASE("regression: weights of half the smallest number of f16") {
   const uint64_t seed = 63981;
   Expect expect = sparse();
