@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv_dist: bwd_dkv of elastic softmax (trait::fixed), which also stores the key
 // tile's part of d_dist_bias where that is wanted: ds is in the P tile, and only the tiles near the
-// diagonal have such a part.
+// diagonal have one.
 #include "../parts/elastic.cuh"
 #include "../parts/pair.cuh"
 #include "select.cuh"

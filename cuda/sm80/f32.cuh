@@ -22,9 +22,9 @@ struct Reach32 : Reach<D> {
   TANDEM_DEVICE Reach32(uint base, bool down) : Reach<D>(base, down) {}
 };
 
-// Rows of a tile as rows of a right operand. Of eight rows, 2 t and 2 t + 1 are taken for rows t
-// and t + 4 of the operand, as accumulators have their columns. Of 32 features, 4 g to 4 g + 3 are
-// taken for column g of four blocks of columns. A load of 16 bytes then has one number of each
+// Rows of a tile as rows of a right operand. Of eight rows, 2 t and 2 t + 1 stand for rows t
+// and t + 4 of the operand, as accumulators have their columns. Of 32 features, 4 g to 4 g + 3
+// stand for column g of four blocks of columns. A load of 16 bytes then has one number of each
 // block, and its eight lanes are on different banks. Sums have their features in this order, too:
 // columns 2 t and 2 t + 1 of block c of a lane are features 8 t + c and 8 t + 4 + c.
 template <int D>
@@ -200,7 +200,7 @@ TANDEM_DEVICE void put_numbers_of(uint tile, int row0, int col, const uint (&p)[
                      uint(8 * (me.t % 2)),
                  p[m][n][half], p[m][n][half + 2]);
 }
-// A left operand from the transpose of such a tile: its rows are the 16 columns from col on. Rows
+// A left operand from the transpose of that tile: its rows are the 16 columns from col on. Rows
 // of the tile are taken as Columns takes them.
 template <int D>
 struct TurnedLeft {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From the raw product to the score s. precise: a product contracted into the difference that exp
-// is taken of would not be rounded, and s would differ from the s that row maximum and lse were
+// From the raw product to the score s. precise: a product contracted into the difference in the
+// argument of exp would not be rounded, and s would differ from the s that row maximum and lse were
 // made of. As every step is precise, forward and backward kernels have the same bits.
 #include "problem/tanh.h"
 

@@ -26,7 +26,7 @@ bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
 
 // BIAS_WIDE of launch l: 1 if bias is_chunked(); 2 if blocks of matrices are whole, too, that is as
 // many rows, or one for all, and, for 16-bit elements, twice as many keys; else 0. Dropout draws
-// words for four consecutive keys, which such pairs of blocks would split.
+// words for four consecutive keys, which pairs of blocks would split.
 uint32_t bias_code(const Problem& p, const Launch& l);
 // Whether all rows of every streamed tile of a kernel with matrices exist: keys, or in bwd_dkv
 // query rows.

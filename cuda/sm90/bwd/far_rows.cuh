@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Far rows (src/problem/far_row.h) in the backward kernels of sm90: weights by exp(min(s - origin,
-// 0) - relative). Few problems have such rows, so a tile is tested once. A tile that has any takes
+// 0) - relative). Few problems have far rows, so a tile is tested once. A tile that has any takes
 // another path, in natural units and with every operation rounded by itself, as bwd_origin forms
 // scores: what is left of the difference has to be less than its slack.
 #ifndef TANDEM_CUDA_SM90_BWD_FAR_ROWS_CUH

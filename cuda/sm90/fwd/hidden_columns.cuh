@@ -13,7 +13,7 @@ namespace cuda {
 namespace sm90 {
 
 // Zeroes the rows of V behind the last key of a batch entry, by one warp: their weights are 0, but
-// 0 times infinity or NaN is not. Of a work tile only the key tile that it visits first has such
+// 0 times infinity or NaN is not. Of a work tile only the key tile that it visits first has these
 // rows.
 template <typename S>
 struct VEnds {
@@ -36,7 +36,7 @@ struct VEnds {
 
 // The warp that writes the words of a warpgroup; that of the first one also zeroes rows of V. It
 // takes the work tiles of the descriptors that the producer thread writes, and releases each
-// descriptor as a consumer does. Without such a mask (has_hidden_columns()) it has nothing to
+// descriptor as a consumer does. Without a mask of one row (has_hidden_columns()) it has nothing to
 // write, and tiles of the bias arrive where consumers wait for them.
 //
 // The producer loads V of a key tile behind K of the next one and before the bias of that one, so

@@ -145,7 +145,7 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
   // lags behind would wait for a phase that is long over.
   const auto sync_warpgroup = [&] { named_barrier_sync(warpgroup_barrier<S>(warpgroup), 128); };
   // Advances to a tile in which this warpgroup has rows. It releases the stages of the tiles
-  // before, and passes its turns of the ping-pong on. Returns whether there is such a tile.
+  // before, and passes its turns of the ping-pong on. Returns whether there is one.
   const auto next_tile = [&](int warpgroups) {
     while (__any_sync(kAllLanes, warpgroups > 0 && warpgroup >= warpgroups)) {
 #pragma unroll 1

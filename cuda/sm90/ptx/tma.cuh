@@ -23,7 +23,7 @@ TANDEM_DEVICE void tma_load(uint to, const CUtensorMap* map, uint barrier, int d
       "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
       : "memory");
 }
-// Loads such a box into the L2 cache.
+// Loads a TMA box into the L2 cache.
 TANDEM_DEVICE void tma_prefetch(const CUtensorMap* map, int d, int s, int h, int b) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
                "r"(d), "r"(s), "r"(h), "r"(b)

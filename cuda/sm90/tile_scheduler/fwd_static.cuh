@@ -16,7 +16,7 @@ namespace sm90 {
 //
 // Without a mask tiles take equally long, and the scheduler deals them in order. Where later tiles
 // take longer, a workgroup takes the last and the first, then the last but one and the second, and
-// so on: any two such pairs take equally long. The pairs end less than two waves before the end.
+// so on: any two pairs take equally long. The pairs end less than two waves before the end.
 // The scheduler then deals single tiles, the longest of all heads first, and every other wave
 // backwards.
 //

@@ -135,7 +135,7 @@ def scaled_dot_product_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) of the forward with the same arguments, whose o and M are given.
 
-    Any strides are taken. A mask takes part; FlagGems leaves it out of its backward.
+    Strides may be any. A mask takes part; FlagGems leaves it out of its backward.
     """
     _no_dropout(dropout_p)
     options = _options(query, key, attn_mask, is_causal, scale, enable_gqa)

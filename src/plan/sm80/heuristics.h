@@ -150,8 +150,8 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 // Whether the query heads that share keys are rows of one tile of its fwd, where cuda.sm90 would
 // have a tile for each head. H100: one query, 16 heads, 48 keys, B 2048 0.159 ms instead of 0.901;
 // one query, 20 heads, 1500 keys, B 16 0.051 instead of 0.057; 8 queries, 32 heads of 8 kv heads,
-// 8192 keys, B 4 0.068 instead of 0.088. One query of such heads, B 8: 0.100 and 0.099; with padded
-// lengths, B 64, 0.080 and 0.102, and 4 queries, B 8, 0.042 and 0.092.
+// 8192 keys, B 4 0.068 instead of 0.088. One query of the same heads, B 8: 0.100 and 0.099; with
+// padded lengths, B 64, 0.080 and 0.102, and 4 queries, B 8, 0.042 and 0.092.
 inline bool sm80_packs_rows(const Problem& p) {
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&
          p.lengths_q != Lengths::packed && p.lengths_kv != Lengths::packed && p.heads_kv > 0 &&

@@ -37,7 +37,7 @@ constexpr FwdStreamK fwd_stream_k(int64_t total, int64_t groups, int64_t batch, 
   return {int(units), int(unit)};
 }
 
-// Number of short tiles that the workgroups take last; 0: short tiles are taken like others. The
+// Number of short tiles that the workgroups take last; 0: short tiles come like others. The
 // last tile of a head may have rows for some of the warpgroups only, and then takes less time.
 // Short tiles that come last fill whole waves of their own, which have to cost less. A tile in
 // which n warpgroups have rows takes (1 + n) / (1 + warpgroups) of the time.
