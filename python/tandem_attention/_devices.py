@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from . import _core, _plans
+from . import _core
 from ._errors import InvalidArgumentError
 from ._problem import whole_number
 
@@ -91,12 +90,7 @@ def get_device(name: str, threads: int | None = None) -> _core.Device:
 _abandoned: list[object] = []  # of the parent process: their threads and queues are not ours
 
 
-def _after_fork() -> None:
+def abandon() -> None:
+    """In the child of a fork: the parent's devices are neither used nor closed."""
     _abandoned.append(dict(_open))
     _open.clear()
-    _plans.abandon()
-    _core.abandon_devices()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

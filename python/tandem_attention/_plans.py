@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _core
+from ._devices import get_device, threads_of
 from ._problem import Layout, Options, make_problem
 
 LIMIT = 4096  # plans; beyond it all go at once, after the device is done
@@ -23,8 +24,6 @@ def get(
     device: str, layouts: dict[str, Layout], options: Options, direction: int, gradients: int
 ) -> _core.Plan:
     """The plan of a call; made at the first one."""
-    from ._devices import get_device, threads_of
-
     key = (device, threads_of(device), direction, gradients, options, tuple(layouts.items()))
     made: _core.Plan | None = _plans.get(key)
     if made is None:
