@@ -54,8 +54,9 @@ class _Arrays:
         self.where = ""  # the device on which the arrays lie
         self.device = device
 
-    def add(self, name: str, array: Any) -> None:
-        view = framework_of(array).view(name, array)
+    def add(self, name: str, array: Any, framework: Framework | None = None) -> None:
+        """Looks at an array, of that framework where the caller knows it."""
+        view = (framework or framework_of(array)).view(name, array)
         if self.where and view.device != self.where:
             raise InvalidArgumentError(f"{name} lies on {view.device}, q on {self.where}")
         self.where = view.device
@@ -129,11 +130,19 @@ def _four(name: str, layout: Layout, sk: int) -> Layout:
 
 
 def _collect(
-    q: Any, k: Any, v: Any, options: Options, device: str | None, inputs: dict[str, Any]
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    options: Options,
+    device: str | None,
+    inputs: dict[str, Any],
 ) -> _Arrays:
-    arrays = _Arrays(device, framework_of(q))
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        arrays.add(name, array)
+    """The arrays of a call; framework is q's."""
+    arrays = _Arrays(device, framework)
+    arrays.add("q", q, framework)
+    arrays.add("k", k)
+    arrays.add("v", v)
     packed = options.packed_kv
     keys = arrays.views["k"].layout.shape
     dims = 3 if packed else 4
@@ -167,13 +176,9 @@ def _split_lengths(kwargs: dict[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _is_torch(array: Any) -> bool:
-    return framework_of(array).name == "torch"
-
-
-def _is_foreign_jax(array: Any) -> bool:
+def _is_foreign_jax(framework: Framework, array: Any) -> bool:
     """Whether it is a JAX array on a GPU, whose results XLA alone can allocate, or traced."""
-    if framework_of(array).name != "jax":
+    if framework.name != "jax":
         return False
     jax = importlib.import_module("jax")
     if isinstance(array, jax.core.Tracer):
@@ -285,13 +290,14 @@ def attention(
     Raises:
         TandemError: or a subclass, with the library's sentence.
     """
-    if _is_torch(q) and device is None and out is None and stream is None:
+    framework = framework_of(q)
+    if framework.name == "torch" and device is None and out is None and stream is None:
         from . import torch as tandem_torch
 
         return tandem_torch.attention(
             q, k, v, return_lse=return_lse, seed=seed, offset=offset, **options
         )
-    if _is_foreign_jax(q):
+    if _is_foreign_jax(framework, q):
         from . import jax as tandem_jax
 
         _refuse_for_jax(
@@ -303,9 +309,9 @@ def attention(
     opts = make_options(**options)
     if out is not None:
         _refuse_autograd({"q": q, "k": k, "v": v, **inputs, "out": out})
-    arrays = _collect(q, k, v, opts, device, inputs)
+    arrays = _collect(framework, q, k, v, opts, device, inputs)
     shapes = output_shapes(arrays.layouts(), opts)
-    make = arrays.framework
+    make, of_out = framework, None if out is None else framework_of(out)
     o = (
         make.empty(shapes["o"], arrays.views["q"].layout.dtype, arrays.where)
         if out is None
@@ -320,9 +326,9 @@ def attention(
         raise InvalidArgumentError("out is read-only")
     if target is not o and tuple(out.shape) != shapes["o"]:
         raise InvalidArgumentError(f"out has the shape {list(out.shape)}, not {list(shapes['o'])}")
-    if target is not o:
-        _refuse_shared(framework_of(out).view("out", out), arrays.views)
-    arrays.add("o", target)
+    if target is not o and of_out is not None:
+        _refuse_shared(of_out.view("out", out), arrays.views)
+    arrays.add("o", target, of_out if target is out else None)
     lse = None
     if return_lse:
         lse = make.empty(shapes["lse"], "float32", arrays.where)
@@ -331,7 +337,7 @@ def attention(
     arrays.run(plan, seed, offset, stream)
     if target is not o:
         out[...] = target
-    elif out is not None and _is_torch(out):
+    elif of_out is not None and of_out.name == "torch":
         # The library writes behind torch's back: what autograd saved of out counts as changed.
         importlib.import_module("torch").autograd.graph.increment_version(out)
     o = make.finish(o) if out is None else o
@@ -375,7 +381,8 @@ def attention_backward(
     Raises:
         TandemError: or a subclass, with the library's sentence.
     """
-    if _is_foreign_jax(q):
+    framework = framework_of(q)
+    if _is_foreign_jax(framework, q):
         from . import jax as tandem_jax
 
         _refuse_for_jax(
@@ -393,11 +400,11 @@ def attention_backward(
         ))  # fmt: skip
     inputs = _split_lengths(options)
     opts = make_options(deterministic=deterministic, **options)
-    arrays = _collect(q, k, v, opts, device, inputs)
+    arrays = _collect(framework, q, k, v, opts, device, inputs)
     gradients = _wanted(gradients, {"q": q, "k": k, "v": v, **inputs})
     for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):
         arrays.add(name, array)
-    make, results = arrays.framework, {}
+    make, results = framework, {}
     for name in gradients:
         layout = arrays.views[name].layout
         dtype = bias_gradient_dtype if name == "bias" and bias_gradient_dtype else layout.dtype
@@ -475,7 +482,7 @@ def _problem_of(
     q, k, v = args
     inputs = _split_lengths(options)
     opts = make_options(**options)
-    arrays = _collect(q, k, v, opts, None, inputs)
+    arrays = _collect(framework_of(q), q, k, v, opts, None, inputs)
     bits = 0
     if backward:
         present = {"q": q, "k": k, "v": v, **inputs}
