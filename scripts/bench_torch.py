@@ -19,6 +19,7 @@ import math
 import statistics
 import subprocess
 import time
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -260,26 +261,12 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
     q, k, v = (torch.randn(1, 1, 16, 64, device=args.device, dtype=dtype) for _ in range(3))
     options = attention_options()
     inputs = _kernels.Inputs(q, k, v)
-    o, lse, _ = _kernels.forward(inputs, options, 0, 0)
-    plan = tandem_attention._plans.find(_kernels._key_of(inputs, options)).plan
-    stream = _kernels._stream(q, plan)
-    addresses = tuple(t.data_ptr() for t in (q, k, v, o, lse)) + (0,) * 17
-    rows = {
-        "execute": host_microseconds(
-            lambda: plan.execute(stream, addresses, 0, 0, 0, 0), args.device
-        )
-    }
     d_o = torch.randn_like(q)
-    serial = _kernels.forward(inputs, options, 0, 0)[2]
-    made = _kernels.backward(d_o, inputs, o, lse, options, 7, 0, 0, serial)
-    key = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, 7, serial)
-    call = tandem_attention._plans.find(key)
-    space, address = _kernels._workspace(call, q)
-    given = addresses[:5] + tuple(t.data_ptr() for t in (d_o, *made[:3])) + (0,) * 13
-    rows["execute_backward"] = host_microseconds(
-        lambda: call.plan.execute(stream, given, address, call.workspace, 0, 0), args.device
-    )
-    del space
+    direct = Direct(inputs, options, d_o, 7)
+    rows = {
+        "execute": host_microseconds(direct.forward, args.device),
+        "execute_backward": host_microseconds(direct.backward, args.device),
+    }
     with torch.no_grad():
         rows["tandem_forward"] = host_microseconds(lambda: attention(q, k, v), args.device)
         rows["sdpa_forward"] = host_microseconds(
@@ -304,30 +291,47 @@ def attention_options(**words: Any) -> Any:
     return _kernels.intern(make_options(**words))
 
 
+def call_of(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """What work() returns, and the plan, with what belongs to it, that it executed."""
+    find = tandem_attention._plans.find
+    with unittest.mock.patch.object(tandem_attention._plans, "find", wraps=find) as spy:
+        made = work()
+    return made, find(spy.call_args.args[0])
+
+
 class Direct:
     """The C API's own calls of a forward and its backward: arguments ready, nothing allocated."""
 
     def __init__(self, inputs: Any, options: Any, d_o: Tensor, gradients: int) -> None:
-        o, lse, serial = _kernels.forward(inputs, options, 0, 0)
-        made = _kernels.backward(d_o, inputs, o, lse, options, gradients, 0, 0, serial)
-        key = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, gradients, serial)
-        find = tandem_attention._plans.find
-        self.calls = [find(_kernels._key_of(inputs, options)), find(key)]
-        at = [0 if t is None else t.data_ptr() for t in (*inputs[:3], o, lse, None, *[None] * 3)]
-        at += [0 if t is None else t.data_ptr() for t in inputs[3:]] + [0] * 5
-        back = list(at)
-        back[5:9] = [t.data_ptr() for t in (d_o, *made[:3])]
-        back[17] = 0 if made[3] is None else made[3].data_ptr()
-        self.addresses = tuple(at), tuple(back)
-        self.spaces = [_kernels._workspace(call, inputs.q) for call in self.calls]
-        self.stream = _kernels._stream(inputs.q, self.calls[0].plan)
-        self.kept = inputs, d_o, o, lse, made
+        (o, lse), forward = call_of(lambda: _kernels.forward(inputs, options, 0, 0))
+        made, backward = call_of(
+            lambda: _kernels.backward(d_o, inputs, o, lse, options, gradients, 0, 0)
+        )
+        self.stream = _kernels._stream(inputs.q, forward.plan)
+        self.kept: list[Any] = [inputs, d_o, o, lse, made]
+        outputs = {"o": o, "lse": lse, "workspace": self._workspace(forward, inputs.q)}
+        self._forward = forward, _kernels._forward_addresses(inputs, **outputs)
+        outputs["workspace"] = self._workspace(backward, inputs.q)
+        self._backward = backward, _kernels._backward_addresses(inputs, made, d_o=d_o, **outputs)
+
+    def _workspace(self, call: Any, q: Tensor) -> int:
+        if not call.workspace:
+            return 0
+        space, address = _kernels._workspace(call, q)
+        self.kept.append(space)
+        return address
+
+    def forward(self) -> None:
+        call, addresses = self._forward
+        call.plan.execute(self.stream, addresses, call.workspace, 0, 0)
+
+    def backward(self) -> None:
+        call, addresses = self._backward
+        call.plan.execute(self.stream, addresses, call.workspace, 0, 0)
 
     def __call__(self) -> None:
-        for call, addresses, (_, space) in zip(
-            self.calls, self.addresses, self.spaces, strict=True
-        ):
-            call.plan.execute(self.stream, addresses, space, call.workspace, 0, 0)
+        self.forward()
+        self.backward()
 
 
 def replay_of(work: Callable[[], None]) -> Callable[[], None]:

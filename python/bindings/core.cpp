@@ -104,14 +104,13 @@ void check_count(size_t count) {
                 "a call has " + std::to_string(kBufferCount) + " buffers");
 }
 
-// Device memory as it lies: addresses, 0 for what is absent.
-void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint64_t workspace,
-             uint64_t workspace_size, uint64_t seed, uint32_t offset) {
+// Device memory as it lies: addresses in the order of kBuffers, 0 for what is absent.
+void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint64_t workspace_size,
+             uint64_t seed, uint32_t offset) {
   check_count(addresses.size());
   tandem_args args = TANDEM_ARGS_INIT;
   for (size_t n = 0; n < kBufferCount; ++n)
-    (args.*kBuffers[n]).handle = nb::cast<uint64_t>(addresses[n]);
-  args.workspace.handle = workspace;
+    (args.*kBuffers[n].member).handle = nb::cast<uint64_t>(addresses[n]);
   args.workspace_size = workspace_size;
   args.dropout_seed = seed;
   args.dropout_offset = offset;
@@ -123,7 +122,8 @@ void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint
   harness::check(tandem_execute(plan.plan, {stream}, &args));
 }
 
-// Host memory: a tuple (address, bytes, written) for each buffer, None for what is absent.
+// Host memory: a tuple (address, bytes, written) for each buffer, None for what is absent. The
+// workspace is the device's own.
 void execute_staged(const Plan& plan, const nb::tuple& buffers, uint64_t seed, uint32_t offset) {
   check_count(buffers.size());
   Spans spans;
@@ -159,7 +159,9 @@ NB_MODULE(_core, m) {
   m.attr("VERSION") = std::to_string(TANDEM_VERSION_MAJOR) + "." +
                       std::to_string(TANDEM_VERSION_MINOR) + "." +
                       std::to_string(TANDEM_VERSION_PATCH);
-  m.attr("BUFFER_COUNT") = kBufferCount;
+  nb::list buffers;
+  for (const NamedBuffer& b : kBuffers) buffers.append(nb::str(b.name.data(), b.name.size()));
+  m.attr("BUFFERS") = nb::tuple(buffers);
 
 #define FIELD(name)                                         \
   .def_prop_rw(                                             \

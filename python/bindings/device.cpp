@@ -6,6 +6,12 @@
 
 namespace tandem::python {
 
+size_t buffer_of(std::string_view name) {
+  for (size_t n = 0; n < kBufferCount; ++n)
+    if (kBuffers[n].name == name) return n;
+  throw harness::Error(TANDEM_ERROR_INVALID_ARGUMENT, "no buffer is named " + std::string(name));
+}
+
 Device::Device(const std::string& name, const std::string& disable, uint32_t threads) {
   harness::SessionOptions options;
   options.disable = disable;
@@ -14,8 +20,8 @@ Device::Device(const std::string& name, const std::string& disable, uint32_t thr
   session_ = harness::Session::open(name, options);
 }
 
-harness::Buffer& Device::buffer(size_t slot, size_t bytes) {
-  harness::Buffer& buffer = buffers_[slot];
+harness::Buffer& Device::buffer(size_t place, size_t bytes) {
+  harness::Buffer& buffer = buffers_[place];
   if (!buffer || buffer.size() < bytes) {
     buffer = {};  // the old one goes first: both may not fit
     buffer = session_->buffer(std::max<size_t>(bytes, 16), false);
@@ -32,10 +38,11 @@ void Device::run_staged(const harness::Plan& plan, const Spans& spans, Dropout d
     harness::Buffer& own = buffer(n, span.bytes);
     if (!span.written)
       own.upload(reinterpret_cast<const void*>(static_cast<uintptr_t>(span.address)), span.bytes);
-    args.*kBuffers[n] = own.handle();
+    args.*kBuffers[n].member = own.handle();
   }
   args.workspace_size = plan.info().workspace_size;
-  if (args.workspace_size) args.workspace = buffer(kBufferCount, args.workspace_size).handle();
+  if (args.workspace_size)
+    args.workspace = buffer(buffer_of("workspace"), args.workspace_size).handle();
   args.dropout_seed = dropout.seed;
   args.dropout_offset = dropout.offset;
   session_->run(plan, args);

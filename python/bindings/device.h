@@ -6,23 +6,26 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "session.h"
 
 namespace tandem::python {
 
-// The buffers of tandem_args in the order in which Python gives them.
-constexpr tandem_buffer tandem_args::*kBuffers[] = {
-    &tandem_args::q,           &tandem_args::k,          &tandem_args::v,
-    &tandem_args::o,           &tandem_args::lse,        &tandem_args::d_o,
-    &tandem_args::d_q,         &tandem_args::d_k,        &tandem_args::d_v,
-    &tandem_args::bias,        &tandem_args::keep,       &tandem_args::dist_bias,
-    &tandem_args::slope,       &tandem_args::tau,        &tandem_args::sink,
-    &tandem_args::lengths_q,   &tandem_args::lengths_kv, &tandem_args::d_bias,
-    &tandem_args::d_dist_bias, &tandem_args::d_slope,    &tandem_args::d_tau,
-    &tandem_args::d_sink};
+// The buffers of tandem_args. Python gives them in this order, which it gets from here.
+struct NamedBuffer {
+  std::string_view name;
+  tandem_buffer tandem_args::*member;
+};
+constexpr NamedBuffer kBuffers[] = {
+#define TANDEM_ARG(name) {#name, &tandem_args::name},
+#include "../../src/kernels/args.inc"
+};
 constexpr size_t kBufferCount = sizeof(kBuffers) / sizeof(kBuffers[0]);
+
+// The place in kBuffers; throws harness::Error where no buffer has the name.
+size_t buffer_of(std::string_view name);
 
 // Host memory of one buffer of a staged call. address 0: not given.
 struct Span {
@@ -51,11 +54,11 @@ class Device {
   size_t buffer_bytes();
 
  private:
-  harness::Buffer& buffer(size_t slot, size_t bytes);
+  harness::Buffer& buffer(size_t place, size_t bytes);
 
   std::mutex mutex_;  // of the buffers and of the session's queue
   std::unique_ptr<harness::Session> session_;
-  std::array<harness::Buffer, kBufferCount + 1> buffers_;  // the last one is the workspace
+  std::array<harness::Buffer, kBufferCount> buffers_;
 };
 
 // A plan keeps its device.

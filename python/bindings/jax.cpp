@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Calls from XLA: what jax.ffi.ffi_call runs. The problem comes as its line and is planned at the
 // first call of the process. So a compiled program may be stored and loaded elsewhere.
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -31,15 +32,13 @@ ffi::Error error_of(const harness::Error& error) {
   return {unsupported ? ffi::ErrorCode::kUnimplemented : ffi::ErrorCode::kInternal, error.what()};
 }
 
-// slots: for each operand, then each result, its place in kBuffers.
-ffi::Error fill(tandem_args* args, ffi::Span<const int64_t> slots, ffi::RemainingArgs operands,
+// names: of the operands and then of the results, with spaces between them. A stored program calls
+// buffers by these, not by places, which another version may have moved.
+ffi::Error fill(tandem_args* args, std::string_view names, ffi::RemainingArgs operands,
                 ffi::RemainingRets results) {
-  if (slots.size() != operands.size() + results.size())
-    return {ffi::ErrorCode::kInvalidArgument, "slots name another number of buffers"};
-  for (size_t n = 0; n < slots.size(); ++n) {
-    const int64_t slot = slots[n];
-    if (slot < 0 || slot >= int64_t(kBufferCount))
-      return {ffi::ErrorCode::kInvalidArgument, "a slot is out of range"};
+  for (size_t n = 0; n < operands.size() + results.size(); ++n) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
     void* data = nullptr;
     if (n < operands.size()) {
       const auto buffer = operands.get<ffi::AnyBuffer>(n);
@@ -50,15 +49,17 @@ ffi::Error fill(tandem_args* args, ffi::Span<const int64_t> slots, ffi::Remainin
       if (buffer.has_error()) return buffer.error();
       data = (*buffer)->untyped_data();
     }
-    (args->*kBuffers[slot]).handle = uint64_t(reinterpret_cast<uintptr_t>(data));
+    (args->*kBuffers[buffer_of(name)].member).handle = uint64_t(reinterpret_cast<uintptr_t>(data));
   }
+  if (!names.empty())
+    return {ffi::ErrorCode::kInvalidArgument, "buffers names more than the call has"};
   return ffi::Error::Success();
 }
 
-ffi::Error run_on_cpu(std::string_view line, ffi::Span<const int64_t> slots,
-                      ffi::RemainingArgs operands, ffi::RemainingRets results) try {
+ffi::Error run_on_cpu(std::string_view line, std::string_view names, ffi::RemainingArgs operands,
+                      ffi::RemainingRets results) try {
   tandem_args args = TANDEM_ARGS_INIT;
-  ffi::Error error = fill(&args, slots, operands, results);
+  ffi::Error error = fill(&args, names, operands, results);
   if (error.failure()) return error;
   const auto plan = plan_of("cpu", std::string(line));
   const tandem_plan_info& info = plan->plan.info();
@@ -77,10 +78,10 @@ ffi::Error run_on_cpu(std::string_view line, ffi::Span<const int64_t> slots,
 }
 
 ffi::Error run_on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
-                       std::string_view line, ffi::Span<const int64_t> slots,
-                       ffi::RemainingArgs operands, ffi::RemainingRets results) try {
+                       std::string_view line, std::string_view names, ffi::RemainingArgs operands,
+                       ffi::RemainingRets results) try {
   tandem_args args = TANDEM_ARGS_INIT;
-  ffi::Error error = fill(&args, slots, operands, results);
+  ffi::Error error = fill(&args, names, operands, results);
   if (error.failure()) return error;
   const auto plan = plan_of("cuda:" + std::to_string(ordinal), std::string(line));
   const tandem_plan_info& info = plan->plan.info();
@@ -108,7 +109,7 @@ ffi::Error run_on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scra
 XLA_FFI_DEFINE_HANDLER(kCpuHandler, run_on_cpu,
                        ffi::Ffi::Bind()
                            .Attr<std::string_view>("problem")
-                           .Attr<ffi::Span<const int64_t>>("slots")
+                           .Attr<std::string_view>("buffers")
                            .RemainingArgs()
                            .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kCudaHandler, run_on_cuda,
@@ -117,7 +118,7 @@ XLA_FFI_DEFINE_HANDLER(kCudaHandler, run_on_cuda,
                            .Ctx<ffi::DeviceOrdinal>()
                            .Ctx<ffi::ScratchAllocator>()
                            .Attr<std::string_view>("problem")
-                           .Attr<ffi::Span<const int64_t>>("slots")
+                           .Attr<std::string_view>("buffers")
                            .RemainingArgs()
                            .RemainingRets());
 

@@ -87,8 +87,11 @@ class _Arrays:
                     f"stream is {stream}, and {self.framework.name}'s current one {current}:"
                     " make it the current one"
                 )
-            addresses = tuple(views[n].address if n in views else 0 for n in BUFFERS)
-            plan.execute(stream, addresses, start, size, seed, offset)
+            addresses = tuple(
+                views[n].address if n in views else start if n == "workspace" else 0
+                for n in BUFFERS
+            )
+            plan.execute(stream, addresses, size, seed, offset)
             return
         if self.where != "cpu":
             raise InvalidArgumentError(
@@ -103,7 +106,7 @@ class _Arrays:
 
 
 _WRITTEN_FORWARD = frozenset(("o", "lse"))
-_WRITTEN_BACKWARD = frozenset(n for n in BUFFERS if n.startswith("d_") and n != "d_o")
+_WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in GRADIENTS)
 _ITEM = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1}
 
 

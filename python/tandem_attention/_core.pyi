@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 VERSION: str
-BUFFER_COUNT: int
+BUFFERS: tuple[str, ...]
 
 class Problem:
     direction: int
@@ -80,7 +80,6 @@ class Plan:
         self,
         stream: int,
         addresses: tuple[int, ...],
-        workspace: int,
         workspace_size: int,
         seed: int,
         offset: int,

@@ -36,12 +36,8 @@ INPUTS = (
     "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
 )  # fmt: skip
 
-#: The order of a call's buffers (bindings/device.h).
-BUFFERS = (
-    "q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "bias", "keep", "dist_bias", "slope",
-    "tau", "sink", "lengths_q", "lengths_kv", "d_bias", "d_dist_bias", "d_slope", "d_tau", "d_sink",
-)  # fmt: skip
-assert len(BUFFERS) == _core.BUFFER_COUNT
+#: The order of a call's buffers, that of tandem_args. It has the workspace.
+BUFFERS = _core.BUFFERS
 
 
 class Options(NamedTuple):

@@ -122,3 +122,26 @@ def test_refusals() -> None:
         attention(q, k.astype(jnp.float16), v)
     with pytest.raises(ta.UnsupportedError, match="head_dim"):
         attention(normal(1, 1, 2, 300), normal(1, 1, 2, 300), normal(1, 1, 2, 8))
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ("q k v o", "no buffer is named "),
+        ("q k v o lse d_o", "buffers names more than the call has"),
+        ("q k value o lse", "no buffer is named value"),
+    ],
+)
+def test_buffers_of_a_program_are_called_by_name(names: str, sentence: str) -> None:
+    """A stored program names its buffers: another version's order cannot confuse them."""
+    q = normal(1, 1, 2, 8)
+    attention(q, q, q)  # registers the calls
+    outputs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in (q.shape, q.shape[:3])]
+    line = "fwd f32 b1 hq1 hk1 sq2 sk2 d8"
+
+    def run(names: str) -> Any:
+        return jax.ffi.ffi_call("tandem_attention", outputs)(q, q, q, problem=line, buffers=names)
+
+    assert jnp.array_equal(run("q k v o lse")[0], attention(q, q, q))
+    with pytest.raises(Exception, match=sentence):
+        jax.block_until_ready(run(names))

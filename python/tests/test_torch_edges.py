@@ -169,3 +169,24 @@ def test_cache_is_left_alone_by_a_call_that_fails() -> None:
             flash_attn_with_kvcache(query, cache_k, cache_v, k, v, cache_seqlens=lengths, **more)
         assert (cache_k == 1).all(), sentence
         assert (cache_v == 1).all(), sentence
+
+
+def test_a_buffer_gets_its_own_address() -> None:
+    from tandem_attention._problem import BUFFERS, GRADIENTS
+    from tandem_attention.torch import _kernels
+
+    kept = {name: torch.empty(4) for name in BUFFERS if name != "workspace"}
+    want = {"workspace": 4096, **{name: t.data_ptr() for name, t in kept.items()}}
+    outputs = {name: kept[name] for name in ("o", "lse")}
+    inputs = _kernels.Inputs(**{name: kept[name] for name in _kernels.Inputs._fields})
+    made = [kept[f"d_{name}"] for name in GRADIENTS]
+    given = _kernels._backward_addresses(inputs, made, d_o=kept["d_o"], **outputs, workspace=4096)
+    assert dict(zip(BUFFERS, given, strict=True)) == want
+    few = _kernels.Inputs(kept["q"], kept["k"], kept["v"], sink=kept["sink"])
+    given = _kernels._forward_addresses(few, **outputs, workspace=4096)
+    present = {"q", "k", "v", "sink", "o", "lse", "workspace"}
+    assert dict(zip(BUFFERS, given, strict=True)) == {
+        name: at if name in present else 0 for name, at in want.items()
+    }
+    with pytest.raises(ValueError, match=r"a call has no buffers .*slopes"):
+        _kernels._addresses_by(("q", "slopes"), tensors=())

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .. import _core
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._problem import (
     BACKWARD,
-    BUFFERS,
     FORWARD,
     GRADIENTS,
     INPUTS,
@@ -63,10 +61,9 @@ def _call(
     problem, _ = make_problem(layouts, options, direction, bits)
     # The CPU plans every legal problem: what is illegal is said here, in Python's words.
     _core.Plan(get_device("cpu"), problem)
-    slots = [BUFFERS.index(n) for n in (*inputs, *outputs)]
     call = jax.ffi.ffi_call(_TARGET, tuple(outputs.values()), vmap_method="sequential")
     made: tuple[Any, ...] = tuple(
-        call(*inputs.values(), problem=str(problem), slots=np.array(slots, np.int64))
+        call(*inputs.values(), problem=str(problem), buffers=" ".join((*inputs, *outputs)))
     )
     return made
 

@@ -62,7 +62,7 @@ class _Attention(torch.autograd.Function):
             made = [t if bits & bit else None for t, bit in zip(made, GRADIENTS.values())]  # noqa: B905
         else:
             made = _kernels.backward(d_o, Inputs(*tensors), o, lse, options, bits, seed, offset)
-        for place, t in zip(_ops.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
+        for place, t in zip(_kernels.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
             if t is not None:
                 results[place] = t
         return tuple(results)

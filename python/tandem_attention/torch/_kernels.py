@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +14,17 @@ from .. import _plans
 from .._core import Plan
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._problem import BACKWARD, FORWARD, GRADIENTS, INPUTS, Layout, Options, make_problem, sizes_of
+from .._problem import (
+    BACKWARD,
+    BUFFERS,
+    FORWARD,
+    GRADIENTS,
+    INPUTS,
+    Layout,
+    Options,
+    make_problem,
+    sizes_of,
+)
 
 _BITS = tuple(GRADIENTS.values())
 
@@ -35,6 +47,9 @@ class Inputs(NamedTuple):
 
 _NAMES = Inputs._fields
 assert _NAMES == INPUTS
+#: For each gradient, in the order of GRADIENTS, the place of its input in Inputs.
+PLACES = tuple(map(_NAMES.index, GRADIENTS))
+_sources = operator.itemgetter(*PLACES)
 
 
 def has_optional(inputs: Inputs) -> bool:
@@ -140,11 +155,9 @@ def _stream(q: Tensor, plan: Plan) -> int:
     return int(torch._C._cuda_getCurrentRawStream(q.device.index))
 
 
-def _workspace(call: Call, q: Tensor) -> tuple[Tensor | None, int]:
-    """From the tensors' own allocator, for the current stream."""
+def _workspace(call: Call, q: Tensor) -> tuple[Tensor, int]:
+    """From the tensors' own allocator, for the current stream; of a call that needs one."""
     size = call.workspace
-    if size == 0:
-        return None, 0
     space = torch.empty(size, dtype=torch.uint8, device=q.device)
     address = space.data_ptr()
     if address % call.alignment:
@@ -200,33 +213,67 @@ def _first_forward(key: object, inputs: Inputs, options: Options) -> Call:
     return _plan(key, inputs, {"o": o, "lse": lse}, options, FORWARD, 0)
 
 
+def _addresses_by(*parts: tuple[str, ...], tensors: tuple[str, ...]) -> Callable[..., Any]:
+    """Makes f(*parts, *, **tensors, workspace), the addresses of a call in the order of BUFFERS.
+
+    f is compiled of these names, so that no buffer can get another's address. A loop over them
+    would cost a call several microseconds.
+
+    Args:
+        parts: names of the tensors, or None, in each tuple that f takes.
+        tensors: names of the tensors that f takes by keyword.
+    """
+    given = {"workspace", *tensors, *(name for part in parts for name in part)}
+    if unknown := given.difference(BUFFERS):
+        raise ValueError(f"a call has no buffers {unknown}")
+    sure = {"q", "k", "v", *tensors}
+
+    def address(name: str) -> str:
+        if name not in given:
+            return "0"
+        if name == "workspace":
+            return name
+        absent = "" if name in sure else f"0 if {name} is None else "
+        return f"{absent}{name}.data_ptr()"
+
+    names = [f"part{n}" for n in range(len(parts))]
+    lines = [f"def f({', '.join((*names, '*', *tensors, 'workspace'))}):"]
+    lines += [f" {', '.join(part)} = {name}" for part, name in zip(parts, names, strict=True)]
+    lines += [f" return {', '.join(map(address, BUFFERS))}"]
+    made: dict[str, Any] = {}
+    exec("\n".join(lines), made)
+    f: Callable[..., Any] = made["f"]
+    return f
+
+
+_forward_addresses = _addresses_by(Inputs._fields, tensors=("o", "lse"))
+_backward_addresses = _addresses_by(
+    Inputs._fields, tuple(f"d_{name}" for name in GRADIENTS), tensors=("d_o", "o", "lse")
+)
+
+
 def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[Tensor, Tensor]:
     """o in q's order of dimensions, and lse, f32 [B, Hq, Sq].
 
     options: as intern() gives them.
     """
-    q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    q = inputs.q
     key = _key_of(inputs, options)
     call: Call | None = _plans.find(key)
     if call is None:
         call = _first_forward(key, inputs, options)
-    o = torch.empty_like(q) if call.like_q else ordered_empty(q, v.shape[-1])
+    o = torch.empty_like(q) if call.like_q else ordered_empty(q, inputs.v.shape[-1])
     lse = torch.empty_like(call.lse)
-    _space, address = _workspace(call, q)  # the name keeps it until the work is queued
+    # The name keeps the workspace until the work is queued.
+    _space, address = _workspace(call, q) if call.workspace else (None, 0)
     plan = call.plan
     plan.execute(
         _stream(q, plan),
-        (
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), 0, 0, 0, 0,
-            0 if bias is None else bias.data_ptr(), 0 if keep is None else keep.data_ptr(),
-            0 if dist_bias is None else dist_bias.data_ptr(),
-            0 if slope is None else slope.data_ptr(), 0 if tau is None else tau.data_ptr(),
-            0 if sink is None else sink.data_ptr(),
-            0 if lengths_q is None else lengths_q.data_ptr(),
-            0 if lengths_kv is None else lengths_kv.data_ptr(), 0, 0, 0, 0, 0,
-        ),
-        address, call.workspace, seed, offset,
-    )  # fmt: skip
+        _forward_addresses(inputs, o=o, lse=lse, workspace=address),
+        call.workspace,
+        seed,
+        offset,
+    )
     return o, lse
 
 
@@ -240,8 +287,7 @@ def new_gradients(inputs: Inputs, gradients: int) -> list[Tensor | None]:
 
 def _outputs(inputs: Inputs, gradients: int) -> list[tuple[int, Tensor, bool]]:
     """Of each gradient: its place in GRADIENTS, its input, whether torch.empty_like() makes it."""
-    sources = (inputs.q, inputs.k, inputs.v, inputs.bias, inputs.dist_bias, inputs.slope,
-               inputs.tau, inputs.sink)  # fmt: skip
+    sources = _sources(inputs)
     return [
         (n, source, source.is_contiguous())
         for n, (bit, source) in enumerate(zip(_BITS, sources, strict=True))
@@ -274,7 +320,7 @@ def backward(
     autograd saved may come back from hooks (offloading, checkpoints) with other strides than the
     forward's.
     """
-    q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    q = inputs.q
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
         o.device, lse.shape, lse.stride(), lse.dtype, lse.device, *_key_of(inputs, options),
@@ -290,34 +336,21 @@ def backward(
         call = _plan(key, inputs, more, options, BACKWARD, gradients)
         call.outputs = tuple((n, like) for n, _, like in _outputs(inputs, gradients))
     else:
-        sources = (q, k, v, bias, dist_bias, slope, tau, sink)
+        sources = _sources(inputs)
         made = [None] * len(_BITS)
         for n, like in call.outputs:
             source = sources[n]
             assert source is not None  # the key says so
             made[n] = torch.empty_like(source) if like else _gradient(n, source, like)
-    _space, address = _workspace(call, q)
-    d_q, d_k, d_v, d_bias, d_dist, d_slope, d_tau, d_sink = made
+    _space, address = _workspace(call, q) if call.workspace else (None, 0)
     plan = call.plan
     plan.execute(
         _stream(q, plan),
-        (
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), d_o.data_ptr(),
-            0 if d_q is None else d_q.data_ptr(), 0 if d_k is None else d_k.data_ptr(),
-            0 if d_v is None else d_v.data_ptr(), 0 if bias is None else bias.data_ptr(),
-            0 if keep is None else keep.data_ptr(),
-            0 if dist_bias is None else dist_bias.data_ptr(),
-            0 if slope is None else slope.data_ptr(), 0 if tau is None else tau.data_ptr(),
-            0 if sink is None else sink.data_ptr(),
-            0 if lengths_q is None else lengths_q.data_ptr(),
-            0 if lengths_kv is None else lengths_kv.data_ptr(),
-            0 if d_bias is None else d_bias.data_ptr(),
-            0 if d_dist is None else d_dist.data_ptr(),
-            0 if d_slope is None else d_slope.data_ptr(), 0 if d_tau is None else d_tau.data_ptr(),
-            0 if d_sink is None else d_sink.data_ptr(),
-        ),
-        address, call.workspace, seed, offset,
-    )  # fmt: skip
+        _backward_addresses(inputs, made, d_o=d_o, o=o, lse=lse, workspace=address),
+        call.workspace,
+        seed,
+        offset,
+    )
     return made
 
 

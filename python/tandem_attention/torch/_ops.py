@@ -144,8 +144,6 @@ def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
 
 
 _BIT_OF = tuple(GRADIENTS.get(name, 0) for name in Inputs._fields)
-#: For each gradient, in the order of GRADIENTS, the place of its input in Inputs.
-PLACES = tuple(Inputs._fields.index(name) for name in GRADIENTS)
 
 
 def gradient_bits(needed: tuple[bool, ...]) -> int:
@@ -200,7 +198,7 @@ def gradients_by(op: Any, ctx: Any, d_o: Tensor | None) -> Any:
         return tuple(results)
     refuse_tangents((("d_o", d_o),))
     made = op(dense_rows(d_o), o, lse, bits, *tensors, *ctx.options)
-    for place, bit, t in zip(PLACES, GRADIENTS.values(), made, strict=True):
+    for place, bit, t in zip(_kernels.PLACES, GRADIENTS.values(), made, strict=True):
         if bits & bit:
             results[place] = t
     return tuple(results)

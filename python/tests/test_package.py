@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What holds for the package as a whole: its modules, and the order of a call's buffers."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tandem_attention as ta
+from tandem_attention import _attention, _core
+from tandem_attention._problem import BUFFERS, GRADIENTS, INPUTS
+
+PACKAGE = Path(ta.__file__).parent
+
+
+def imports_of(file: Path, modules: set[str]) -> set[str]:
+    """The package's modules that a file imports anywhere, inside functions too."""
+    package = ("tandem_attention", *file.relative_to(PACKAGE).parent.parts)
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*package[: len(package) - node.level + 1]]
+            base += node.module.split(".") if node.module else []
+            name = ".".join(base)
+            members = {f"{name}.{alias.name}" for alias in node.names} & modules
+            found |= members or ({name} if node.module else set())
+        elif isinstance(node, ast.Constant) and node.value in modules:
+            found.add(str(node.value))  # of importlib.import_module()
+    return found
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    files = {
+        ".".join(("tandem_attention", *f.relative_to(PACKAGE).with_suffix("").parts)): f
+        for f in PACKAGE.rglob("*.py")
+    }
+    files = {name.removesuffix(".__init__"): f for name, f in files.items()}
+    graph = {name: imports_of(f, set(files)) - {name} for name, f in files.items()}
+    assert "tandem_attention._devices" in graph["tandem_attention._plans"]
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_buffers_are_those_of_the_c_api() -> None:
+    """Names that Python speaks of are buffers; the order is tandem_args' own."""
+    gradients = {f"d_{name}" for name in GRADIENTS}
+    assert {*INPUTS, *gradients, "o", "lse", "d_o", "workspace"} == set(BUFFERS)
+    assert len(set(BUFFERS)) == len(BUFFERS)
+
+
+def test_another_number_of_buffers_is_refused() -> None:
+    plan = _core.Plan(ta.get_device("cpu"), _core.Problem.parse("fwd f32 b1 hq1 hk1 sq1 sk1 d8"))
+    with pytest.raises(ta.InvalidArgumentError, match=f"a call has {len(BUFFERS)} buffers"):
+        plan.execute(0, (0,) * (len(BUFFERS) - 1), 0, 0, 0)
+    with pytest.raises(ta.InvalidArgumentError, match=f"a call has {len(BUFFERS)} buffers"):
+        plan.execute_staged((None,) * (len(BUFFERS) + 1), 0, 0)
+
+
+@pytest.mark.parametrize("gives_out", [False, True])
+def test_an_array_is_asked_for_its_framework_once(
+    monkeypatch: pytest.MonkeyPatch, gives_out: bool
+) -> None:
+    asked: list[int] = []
+    real = _attention.framework_of
+
+    def framework_of(array: Any) -> Any:
+        asked.append(id(array))
+        return real(array)
+
+    monkeypatch.setattr(_attention, "framework_of", framework_of)
+    q, k, v, out = (np.ones((1, 1, 2, 4), np.float32) for _ in range(4))
+    if gives_out:
+        ta.attention(q, k, v, out=out)
+        assert asked.count(id(out)) == 1
+    else:
+        o, lse = ta.attention(q, k, v, return_lse=True)
+        asked.clear()
+        ta.attention_backward(o, q, k, v, o, lse)
+    assert [asked.count(id(array)) for array in (q, k, v)] == [1, 1, 1]
+
+
+def test_a_process_that_called_ends_in_silence() -> None:
+    """Plans and devices go in time: nanobind would say what is left when the interpreter ends."""
+    program = (
+        "import numpy as np, tandem_attention as ta; ta.set_num_threads(2);"
+        "x = np.ones((1, 1, 2, 4), np.float32); ta.attention(x, x, x)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
