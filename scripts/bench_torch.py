@@ -286,7 +286,7 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
 
 
 def attention_options(**words: Any) -> Any:
-    from tandem_attention._problem import make_options
+    from tandem_attention._options import make_options
 
     return _kernels.intern(make_options(**words))
 

@@ -16,8 +16,10 @@ from ._errors import (
     TandemError,
     UnsupportedError,
 )
+from ._options import AttentionOptions
 
 __all__ = [
+    "AttentionOptions",
     "DeviceError",
     "DeviceInfo",
     "Gradients",

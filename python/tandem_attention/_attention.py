@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from . import _core, _plans
 from ._arrays import Framework, View, framework_of
 from ._devices import get_device
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._options import AttentionOptions, OptionalArrays, Options, Unpack, make_options, whole_number
 from ._problem import (
     BACKWARD,
     BUFFERS,
@@ -20,11 +21,8 @@ from ._problem import (
     GRADIENTS,
     INPUTS,
     Layout,
-    Options,
-    make_options,
     make_problem,
     output_shapes,
-    whole_number,
 )
 
 
@@ -166,17 +164,21 @@ def _device_name(arrays: _Arrays) -> str:
     return arrays.device or arrays.where
 
 
-def _split_lengths(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Offsets are the lengths of packed tensors: both go to args.lengths_*."""
-    inputs = {name: kwargs.pop(name, None) for name in INPUTS[3:]}
+def _split_arrays(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays among the options, by the C API's names, and the others for make_options().
+
+    Offsets are the lengths of packed tensors: both go to args.lengths_*.
+    """
+    words: dict[str, Any] = {**options}
+    inputs = {name: words.pop(name, None) for name in INPUTS[3:]}
     for side in ("q", "kv"):
-        offsets = kwargs.pop(f"offsets_{side}", None)
+        offsets = words.pop(f"offsets_{side}", None)
         if offsets is not None:
             if inputs[f"lengths_{side}"] is not None:
                 raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
             inputs[f"lengths_{side}"] = offsets
-        kwargs[f"packed_{side}"] = offsets is not None
-    return inputs
+        words[f"packed_{side}"] = offsets is not None
+    return inputs, words
 
 
 def _is_foreign_jax(framework: Framework, array: Any) -> bool:
@@ -243,7 +245,7 @@ def attention(
     stream: int | None = None,
     seed: int = 0,
     offset: int = 0,
-    **options: Any,
+    **options: Unpack[AttentionOptions],
 ) -> Any:
     """Attention, forward.
 
@@ -276,6 +278,7 @@ def attention(
         normalizer: "softmax", "elastic" or "entmax".
         alpha: of entmax, 1 < alpha <= 2.
         layout: "bhsd", or "bshd" for tensors [B, S, H, D] (packed: [total, H, D]).
+        deterministic: the same bits run after run; costs speed on some paths.
         allow_tf32: f32 products may round their operands to TF32.
         out: an array for o; else a new one of q's framework.
         return_lse: also return lse, f32 [B, Hq, Sq].
@@ -307,9 +310,10 @@ def attention(
             device=device is not None, out=out is not None, stream=stream is not None,
             seed=seed, offset=offset,
         )  # fmt: skip
-        return tandem_jax.attention(q, k, v, return_lse=return_lse, **options)
-    inputs = _split_lengths(options)
-    opts = make_options(**options)
+        taken: Any = options  # dropout too, which it refuses by a sentence
+        return tandem_jax.attention(q, k, v, return_lse=return_lse, **taken)
+    inputs, words = _split_arrays(options)
+    opts = make_options(**words)
     if out is not None:
         _refuse_autograd({"q": q, "k": k, "v": v, **inputs, "out": out})
     arrays = _collect(framework, q, k, v, opts, device, inputs)
@@ -361,8 +365,7 @@ def attention_backward(
     stream: int | None = None,
     seed: int = 0,
     offset: int = 0,
-    deterministic: bool = False,
-    **options: Any,
+    **options: Unpack[AttentionOptions],
 ) -> Gradients:
     """Attention, backward.
 
@@ -373,9 +376,8 @@ def attention_backward(
         gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink"; by default of
             every input that is given and has one.
         bias_gradient_dtype: "float32", or by default bias's type.
-        deterministic: the same bits run after run; costs speed on some paths.
         device, stream, seed, offset: as in attention(), the values of the forward.
-        options: the other arguments of attention().
+        options: the other arguments of attention(), the values of the forward.
 
     Returns:
         Gradients, in the shapes and types of their inputs; those of dist_bias, slope, tau and sink
@@ -391,18 +393,17 @@ def attention_backward(
         _refuse_for_jax(
             device=device is not None, stream=stream is not None, seed=seed, offset=offset
         )
+        words: dict[str, Any] = {**options}
         given = {"q": q, "k": k, "v": v}
-        for name in (*INPUTS[3:], "offsets_q", "offsets_kv"):
-            if options.get(name) is not None:
-                given[name] = options[name]
-            options.pop(name, None)
+        for name in OptionalArrays.__annotations__:
+            if (array := words.pop(name, None)) is not None:
+                given[name] = array
         gradients = _wanted(gradients, given)
-        options["deterministic"] = deterministic
         return Gradients(**tandem_jax.attention_backward(
-            d_o, o, lse, given, gradients, bias_gradient_dtype, options
+            d_o, o, lse, given, gradients, bias_gradient_dtype, words
         ))  # fmt: skip
-    inputs = _split_lengths(options)
-    opts = make_options(deterministic=deterministic, **options)
+    inputs, words = _split_arrays(options)
+    opts = make_options(**words)
     arrays = _collect(framework, q, k, v, opts, device, inputs)
     gradients = _wanted(gradients, {"q": q, "k": k, "v": v, **inputs})
     for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):
@@ -474,7 +475,7 @@ class PlanInfo:
 
 
 def _problem_of(
-    args: tuple[Any, ...], backward: bool, options: dict[str, Any]
+    args: tuple[Any, ...], backward: bool, options: AttentionOptions
 ) -> tuple[_core.Problem, str | None]:
     if len(args) == 1 and isinstance(args[0], str):
         if options or backward:
@@ -483,8 +484,8 @@ def _problem_of(
     if len(args) != 3:
         raise InvalidArgumentError("plan and explain take a problem line, or q, k and v")
     q, k, v = args
-    inputs = _split_lengths(options)
-    opts = make_options(**options)
+    inputs, words = _split_arrays(options)
+    opts = make_options(**words)
     arrays = _collect(framework_of(q), q, k, v, opts, None, inputs)
     bits = 0
     if backward:
@@ -496,7 +497,29 @@ def _problem_of(
     return problem, arrays.where
 
 
-def plan(*args: Any, device: str | None = None, backward: bool = False, **options: Any) -> PlanInfo:
+@overload
+def plan(line: str, /, *, device: str | None = None) -> PlanInfo: ...
+
+
+@overload
+def plan(
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    device: str | None = None,
+    backward: bool = False,
+    **options: Unpack[AttentionOptions],
+) -> PlanInfo: ...
+
+
+def plan(
+    *args: Any,
+    device: str | None = None,
+    backward: bool = False,
+    **options: Unpack[AttentionOptions],
+) -> PlanInfo:
     """The kernels, tiles and workspace of a problem, without running it.
 
     Args:
@@ -523,7 +546,29 @@ def plan(*args: Any, device: str | None = None, backward: bool = False, **option
     )
 
 
-def explain(*args: Any, device: str | None = None, backward: bool = False, **options: Any) -> str:
+@overload
+def explain(line: str, /, *, device: str | None = None) -> str: ...
+
+
+@overload
+def explain(
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    device: str | None = None,
+    backward: bool = False,
+    **options: Unpack[AttentionOptions],
+) -> str: ...
+
+
+def explain(
+    *args: Any,
+    device: str | None = None,
+    backward: bool = False,
+    **options: Unpack[AttentionOptions],
+) -> str:
     """Every path of the device, a line each, with its tiles or the reason for its refusal.
 
     Args: those of plan().

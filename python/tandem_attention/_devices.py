@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._problem import whole_number
+from ._options import whole_number
 
 
 @dataclass(frozen=True)

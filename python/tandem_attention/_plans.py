@@ -9,7 +9,8 @@ from typing import Any
 
 from . import _core
 from ._devices import get_device, threads_of
-from ._problem import Layout, Options, make_problem
+from ._options import Options
+from ._problem import Layout, make_problem
 
 LIMIT = 4096  # plans; beyond it all go at once, after the device is done
 

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import _core
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._options import NORMALIZERS, Options
 
 FORWARD, BACKWARD = 1, 2
 F32, F16, BF16, BOOL8 = 1, 2, 3, 4
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
-NORMALIZERS = {"softmax": 0, "elastic": 1, "entmax": 2}
 FULL, PADDED, PACKED = 0, 1, 2
-DETERMINISTIC, TF32 = 1, 4
-UNBOUNDED = -1
 
 #: Gradients by the name of their input, as bits of TANDEM_GRAD_*.
 GRADIENTS = {
@@ -40,122 +36,12 @@ INPUTS = (
 BUFFERS = _core.BUFFERS
 
 
-class Options(NamedTuple):
-    """What a call says beside its arrays. Hashable: part of the key of a plan."""
-
-    scale: float | None = None
-    causal: bool = False
-    align: int = 0  # 0: top left, 1: bottom right
-    window_left: int = UNBOUNDED
-    window_right: int = UNBOUNDED
-    softcap: float = 0.0
-    dropout: float = 0.0
-    normalizer: int = 0
-    alpha: float = 0.0
-    flags: int = 0
-    packed_q: bool = False
-    packed_kv: bool = False
-    seq_q: int = 0  # the longest sequence, of packed tensors
-    seq_kv: int = 0
-    bshd: bool = False  # the order of dimensions in memory: B S H D; else B H S D
-
-
 class Layout(NamedTuple):
     """Shape, strides in elements and element type of an array."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
-
-
-def whole_number(name: str, value: Any) -> int:
-    """value as an int; an integer array of one element is one, a float is none."""
-    if type(value) is int:
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} is {value!r}, which is no whole number") from None
-
-
-def number(name: str, value: Any) -> float:
-    """value as a float; an array of one element without a gradient is one."""
-    if type(value) is float:
-        return value
-    if getattr(value, "requires_grad", False):
-        raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"{name} is {value!r}, which is no number") from None
-
-
-def _window(window: Any) -> tuple[int, int]:
-    if window is None:
-        return UNBOUNDED, UNBOUNDED
-    try:
-        left, right = window
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"window is (left, right) or None, not {window!r}") from None
-    return (
-        UNBOUNDED if left is None else whole_number("window[0]", left),
-        UNBOUNDED if right is None else whole_number("window[1]", right),
-    )
-
-
-def _scale(value: float) -> float:
-    as_float = number("scale", value)
-    if math.isnan(as_float):
-        raise InvalidArgumentError("scale is nan; None stands for 1 / sqrt(D)")
-    return as_float
-
-
-def make_options(
-    *,
-    scale: float | None = None,
-    causal: bool | str = False,
-    window: tuple[int, int] | None = None,
-    align: str = "top_left",
-    softcap: float = 0.0,
-    dropout: float = 0.0,
-    normalizer: str = "softmax",
-    alpha: float = 1.5,
-    deterministic: bool = False,
-    allow_tf32: bool = False,
-    layout: str = "bhsd",
-    packed_q: bool = False,
-    packed_kv: bool = False,
-    max_seq_q: int = 0,
-    max_seq_kv: int = 0,
-) -> Options:
-    """Checks what the words of a call mean and makes Options of them."""
-    aligns = ("top_left", "bottom_right")
-    if isinstance(causal, str):
-        align, causal = causal, True
-    if align not in aligns:
-        raise InvalidArgumentError(f"the diagonal is 'top_left' or 'bottom_right', not {align!r}")
-    if normalizer not in NORMALIZERS:
-        raise InvalidArgumentError(f"normalizer is one of {list(NORMALIZERS)}, not {normalizer!r}")
-    if layout not in ("bhsd", "bshd"):
-        raise InvalidArgumentError(f"layout is 'bhsd' or 'bshd', not {layout!r}")
-    left, right = _window(window)
-    return Options(
-        scale=None if scale is None else _scale(scale),
-        causal=bool(causal),
-        align=aligns.index(align),
-        window_left=left,
-        window_right=right,
-        softcap=number("softcap", softcap),
-        dropout=number("dropout", dropout),
-        normalizer=NORMALIZERS[normalizer],
-        alpha=number("alpha", alpha) if normalizer == "entmax" else 0.0,
-        flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
-        packed_q=packed_q,
-        packed_kv=packed_kv,
-        seq_q=whole_number("max_seq_q", max_seq_q),
-        seq_kv=whole_number("max_seq_kv", max_seq_kv),
-        bshd=layout == "bshd",
-    )
 
 
 def _bhsd(name: str, layout: Layout, options: Options, packed: bool) -> tuple[list[int], list[int]]:

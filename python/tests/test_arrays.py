@@ -271,7 +271,7 @@ def test_refusals(device: str) -> None:
     fails(bad, "lengths_kv is int64", q, k, v, lengths_kv=np.array([1, 2]))
     fails(bad, "tau and normalizer", q, k, v, tau=normal(4))
     fails(bad, "tau and normalizer", q, k, v, normalizer="elastic")
-    fails(bad, "normalizer is one of", q, k, v, normalizer="linear")
+    fails(bad, "normalizer is", q, k, v, normalizer="linear")
     fails(bad, "layout is", q, k, v, layout="sbhd")
     fails(bad, "diagonal", q, k, v, causal="left")
     fails(bad, "exclude each other", q, k, v, lengths_q=normal(2), offsets_q=normal(3))

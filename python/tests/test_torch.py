@@ -20,7 +20,7 @@ from torch import Tensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
-from tandem_attention._problem import Options  # noqa: E402
+from tandem_attention._options import Options  # noqa: E402
 from tandem_attention.torch import _ops, attention  # noqa: E402
 
 DEVICE = os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu")

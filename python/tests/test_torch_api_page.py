@@ -63,6 +63,7 @@ def test_every_argument_is_described(api_page: ModuleType) -> None:
             continue  # "Args: those of ..."
         described = {n.strip("*") for entry, _ in items for n in entry.split(", ")}
         parameters = set(inspect.signature(function).parameters)
+        # Those of **options: test_types.py.
         assert parameters - {"options"} <= described, f"{name}: {parameters - described}"
         seen += bool(parameters)
     assert seen >= 3

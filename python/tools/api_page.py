@@ -12,6 +12,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import typing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -134,8 +135,9 @@ def of_class(name: str, thing: type) -> list[str]:
         f"### {name}({', '.join(bases)})" if bases else f"### {name}",
         *described(thing.__doc__),
     ]
-    if dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"):
-        fields = inspect.get_annotations(thing)
+    is_dict = typing.is_typeddict(thing)
+    if dataclasses.is_dataclass(thing) or hasattr(thing, "_fields") or is_dict:
+        fields = thing.__annotations__ if is_dict else inspect.get_annotations(thing)
         made.append(
             "```python\n" + "\n".join(f"{n}: {annotation(t)}" for n, t in fields.items()) + "\n```"
         )

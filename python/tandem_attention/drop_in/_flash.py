@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._errors import InvalidArgumentError
-from .._problem import number, whole_number
+from .._options import number, whole_number
 from ..torch import attention
 from ..torch._ops import refuse_tangents
 

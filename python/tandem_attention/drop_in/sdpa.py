@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import Diagonal
 from ..torch import attention
 
 __all__ = ["replace_sdpa", "scaled_dot_product_attention"]
 
 
-def _causal_variant(attn_mask: Any, query: Tensor, key: Tensor) -> str | None:
+def _causal_variant(attn_mask: Any, query: Tensor, key: Tensor) -> Diagonal | None:
     """The alignment that a ``torch.nn.attention.bias.CausalBias`` stands for, else None."""
     # Its module costs seconds to import, and no object of the class exists before that.
     module = sys.modules.get("torch.nn.attention.bias")
@@ -198,7 +199,7 @@ def scaled_dot_product_attention(
         return made
     if attn_mask is not None and is_causal:
         raise InvalidArgumentError("attn_mask and is_causal exclude each other")
-    causal = "top_left" if is_causal else None
+    causal: Diagonal | None = "top_left" if is_causal else None
     return _attend(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa)
 
 
@@ -208,7 +209,7 @@ def _attend(
     value: Tensor,
     attn_mask: Tensor | None,
     dropout_p: float,
-    causal: str | None,
+    causal: Diagonal | None,
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 from .. import _core
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import Options, StaticOptions, Unpack, make_options
 from .._problem import (
     BACKWARD,
     FORWARD,
     GRADIENTS,
     INPUTS,
     Layout,
-    Options,
-    make_options,
     make_problem,
     output_shapes,
 )
@@ -130,7 +129,7 @@ def attention(
     offsets_q: Any = None,
     offsets_kv: Any = None,
     return_lse: bool = False,
-    **options: Any,
+    **options: Unpack[StaticOptions],
 ) -> Any:
     """Attention on JAX arrays, with gradients of q, k, v, bias, dist_bias, slope, tau and sink.
 
@@ -144,9 +143,8 @@ def attention(
         lengths_q, lengths_kv: [B], rows of each batch entry that are there.
         offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
         return_lse: also return lse.
-        options: scale, causal, align, window, softcap, normalizer, alpha, layout, max_seq_q,
-            max_seq_kv, deterministic and allow_tf32 of tandem_attention.attention(): static
-            values. Dropout is refused, because its seed is a number of the host.
+        options: static values: the other arguments of tandem_attention.attention() that say what
+            is computed, but dropout, which is refused, because its seed is a number of the host.
 
     Returns:
         o, [B, Hq, Sq, Dv], of q's type; with return_lse, (o, lse), lse f32 [B, Hq, Sq], through
@@ -160,7 +158,7 @@ def attention(
         {"q": q, "k": k, "v": v, "bias": bias, "keep": keep, "dist_bias": dist_bias,
          "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q,
          "lengths_kv": lengths_kv, "offsets_q": offsets_q, "offsets_kv": offsets_kv},
-        options,
+        {**options},
     )  # fmt: skip
     o, lse = _attention(opts, inputs)
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o

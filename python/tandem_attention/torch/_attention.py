@@ -11,14 +11,20 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._errors import InvalidArgumentError
+from .._options import (
+    Diagonal,
+    Normalizer,
+    Options,
+    Order,
+    Window,
+    make_options,
+    number,
+    whole_number,
+)
 from .._problem import (
     FORWARD,
     GRADIENTS,
-    Options,
-    make_options,
     make_problem,
-    number,
-    whole_number,
 )
 from . import _kernels, _ops
 from ._kernels import Inputs
@@ -129,14 +135,14 @@ def _is_plain(inputs: Inputs, optional: bool) -> bool:
 
 def _options(
     scale: float | None,
-    causal: bool | str,
-    align: str,
-    window: tuple[int, int] | None,
+    causal: bool | Diagonal,
+    align: Diagonal,
+    window: Window | None,
     softcap: float,
     dropout: float,
-    normalizer: str,
+    normalizer: Normalizer,
     alpha: float,
-    layout: str,
+    layout: Order,
     deterministic: bool,
     allow_tf32: bool,
     packed_q: bool,
@@ -216,14 +222,14 @@ def attention(
     max_seq_q: int = 0,
     max_seq_kv: int = 0,
     scale: float | None = None,
-    causal: bool | str = False,
-    align: str = "top_left",
-    window: tuple[int, int] | None = None,
+    causal: bool | Diagonal = False,
+    align: Diagonal = "top_left",
+    window: Window | None = None,
     softcap: float = 0.0,
     dropout: float = 0.0,
-    normalizer: str = "softmax",
+    normalizer: Normalizer = "softmax",
     alpha: float = 1.5,
-    layout: str = "bhsd",
+    layout: Order = "bhsd",
     deterministic: bool | None = None,
     allow_tf32: bool | None = None,
     seed: int | None = None,

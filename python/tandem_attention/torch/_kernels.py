@@ -14,6 +14,7 @@ from .. import _plans
 from .._core import Plan
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import Options
 from .._problem import (
     BACKWARD,
     BUFFERS,
@@ -21,7 +22,6 @@ from .._problem import (
     GRADIENTS,
     INPUTS,
     Layout,
-    Options,
     make_problem,
     sizes_of,
 )

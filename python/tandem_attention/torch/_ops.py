@@ -10,14 +10,15 @@ import importlib
 import logging
 import math
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._errors import UnsupportedError
-from .._problem import GRADIENTS, Options
+from .._options import Options
+from .._problem import GRADIENTS
 from . import _kernels
 from ._kernels import Inputs
 
@@ -32,102 +33,51 @@ def _seed(rng: Tensor | None) -> tuple[int, int]:
     return seed % 2**64, offset % 2**32
 
 
-# Schemas are made from these annotations, which know Optional and no "| None".
-@torch.library.custom_op("tandem::attention", mutates_args=())
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045
-    keep: Optional[Tensor],  # noqa: UP045
-    dist_bias: Optional[Tensor],  # noqa: UP045
-    slope: Optional[Tensor],  # noqa: UP045
-    tau: Optional[Tensor],  # noqa: UP045
-    sink: Optional[Tensor],  # noqa: UP045
-    lengths_q: Optional[Tensor],  # noqa: UP045
-    lengths_kv: Optional[Tensor],  # noqa: UP045
-    rng: Optional[Tensor],  # noqa: UP045
-    scale: Optional[float],  # noqa: UP045
-    causal: bool,
-    align: int,
-    window_left: int,
-    window_right: int,
-    softcap: float,
-    dropout: float,
-    normalizer: int,
-    alpha: float,
-    flags: int,
-    packed_q: bool,
-    packed_kv: bool,
-    seq_q: int,
-    seq_kv: int,
-    bshd: bool,
-) -> tuple[Tensor, Tensor]:
+_SCHEMA_WORDS: dict[Any, str] = {
+    Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", float | None: "float?",
+    int: "SymInt", bool: "bool",
+}  # fmt: skip
+
+
+def _schema(before: str, results: int) -> str:
+    """An operation that takes before, the fields of Inputs, rng and the fields of Options."""
+    types = {**get_type_hints(Inputs), "rng": Tensor | None, **get_type_hints(Options)}
+    arguments = ", ".join(f"{_SCHEMA_WORDS[kind]} {name}" for name, kind in types.items())
+    return f"({before}{arguments}) -> ({', '.join(['Tensor'] * results)})"
+
+
+def _split(args: tuple[Any, ...]) -> tuple[Inputs, Tensor | None, Options]:
+    """The arguments of an operation from q on."""
+    return Inputs(*args[:_TENSORS]), args[_TENSORS], Options(*args[_TENSORS + 1 :])
+
+
+@torch.library.custom_op("tandem::attention", mutates_args=(), schema=_schema("", 2))
+def attention(*args: Any) -> tuple[Tensor, Tensor]:
     """o and lse; see tandem_attention.torch.attention."""
-    options = Options(
-        scale, causal, align, window_left, window_right, softcap, dropout, normalizer, alpha, flags,
-        packed_q, packed_kv, seq_q, seq_kv, bshd,
-    )  # fmt: skip
-    inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
-    o, lse = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
-    return o, lse
+    inputs, rng, options = _split(args)
+    return _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
 
 
 @attention.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor]:
-    inputs = Inputs(*args[:_TENSORS])
-    options = Options(*args[_TENSORS + 1 :])
+    inputs, _, options = _split(args)
     q = inputs.q
     o = _kernels.ordered_empty(q, inputs.v.shape[-1])
     shape = _kernels.lse_shape(q, options, inputs.lengths_q)
     return o, q.new_empty(shape, dtype=torch.float32)
 
 
-@torch.library.custom_op("tandem::attention_backward", mutates_args=())
-def attention_backward(
-    d_o: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    gradients: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045
-    keep: Optional[Tensor],  # noqa: UP045
-    dist_bias: Optional[Tensor],  # noqa: UP045
-    slope: Optional[Tensor],  # noqa: UP045
-    tau: Optional[Tensor],  # noqa: UP045
-    sink: Optional[Tensor],  # noqa: UP045
-    lengths_q: Optional[Tensor],  # noqa: UP045
-    lengths_kv: Optional[Tensor],  # noqa: UP045
-    rng: Optional[Tensor],  # noqa: UP045
-    scale: Optional[float],  # noqa: UP045
-    causal: bool,
-    align: int,
-    window_left: int,
-    window_right: int,
-    softcap: float,
-    dropout: float,
-    normalizer: int,
-    alpha: float,
-    flags: int,
-    packed_q: bool,
-    packed_kv: bool,
-    seq_q: int,
-    seq_kv: int,
-    bshd: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """d_q, d_k, d_v, d_bias, d_dist_bias, d_slope, d_tau, d_sink; empty where not asked for."""
-    options = Options(
-        scale, causal, align, window_left, window_right, softcap, dropout, normalizer, alpha, flags,
-        packed_q, packed_kv, seq_q, seq_kv, bshd,
-    )  # fmt: skip
-    inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
+@torch.library.custom_op(
+    "tandem::attention_backward",
+    mutates_args=(),
+    schema=_schema("Tensor d_o, Tensor o, Tensor lse, SymInt gradients, ", len(GRADIENTS)),
+)
+def attention_backward(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
+    """The gradients in the order of GRADIENTS; empty tensors where they are not asked for."""
+    inputs, rng, options = _split(args)
     options = _kernels.intern(options)
     made = _kernels.backward(d_o, inputs, o, lse, options, gradients, *_seed(rng))
-    gradients_: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-    gradients_ = _with_empty(q, made)
-    return gradients_
+    return _with_empty(inputs.q, made)
 
 
 def _with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
@@ -136,7 +86,7 @@ def _with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
 
 @attention_backward.register_fake
 def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
-    inputs = Inputs(*args[:_TENSORS])
+    inputs, _, _ = _split(args)
     return _with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
 
 

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The options of a call: their names, types, defaults and checks. Knows no arrays.
+
+What attention() takes is said here once: the signatures that write it out (those of torch and JAX)
+and the docstrings are compared with it by python/tests/test_types.py.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
+
+from ._errors import InvalidArgumentError, UnsupportedError
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack as Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+else:
+    Unpack = None  # annotations are not evaluated
+
+DETERMINISTIC, TF32 = 1, 4
+UNBOUNDED = -1
+
+Diagonal = Literal["top_left", "bottom_right"]
+Normalizer = Literal["softmax", "elastic", "entmax"]
+Order = Literal["bhsd", "bshd"]
+Window = tuple[int | None, int | None]
+
+
+def _numbered(words: Any) -> dict[str, int]:
+    return {word: n for n, word in enumerate(get_args(words))}
+
+
+# As the C API counts them.
+DIAGONALS, NORMALIZERS, ORDERS = _numbered(Diagonal), _numbered(Normalizer), _numbered(Order)
+
+
+class StaticOptions(TypedDict, total=False):
+    """What a call says beside its arrays, where dropout is not there: JAX's options."""
+
+    scale: float | None
+    causal: bool | Diagonal
+    align: Diagonal
+    window: Window | None
+    softcap: float
+    normalizer: Normalizer
+    alpha: float
+    layout: Order
+    max_seq_q: int
+    max_seq_kv: int
+    deterministic: bool
+    allow_tf32: bool
+
+
+class OptionalArrays(TypedDict, total=False):
+    """The arrays that a call may have beside q, k and v."""
+
+    bias: Any
+    keep: Any
+    dist_bias: Any
+    slope: Any
+    tau: Any
+    sink: Any
+    lengths_q: Any
+    lengths_kv: Any
+    offsets_q: Any
+    offsets_kv: Any
+
+
+class AttentionOptions(StaticOptions, OptionalArrays, total=False):
+    """What attention(), attention_backward(), plan() and explain() take by name."""
+
+    dropout: float
+
+
+class Options(NamedTuple):
+    """What a call says beside its arrays. Hashable: part of the key of a plan."""
+
+    scale: float | None = None
+    causal: bool = False
+    align: int = 0  # 0: top left, 1: bottom right
+    window_left: int = UNBOUNDED
+    window_right: int = UNBOUNDED
+    softcap: float = 0.0
+    dropout: float = 0.0
+    normalizer: int = 0
+    alpha: float = 0.0
+    flags: int = 0
+    packed_q: bool = False
+    packed_kv: bool = False
+    seq_q: int = 0  # the longest sequence, of packed tensors
+    seq_kv: int = 0
+    bshd: bool = False  # the order of dimensions in memory: B S H D; else B H S D
+
+
+def whole_number(name: str, value: Any) -> int:
+    """value as an int; an integer array of one element is one, a float is none."""
+    if type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {value!r}, which is no whole number") from None
+
+
+def number(name: str, value: Any) -> float:
+    """value as a float; an array of one element without a gradient is one."""
+    if type(value) is float:
+        return value
+    if getattr(value, "requires_grad", False):
+        raise UnsupportedError(f"{name} requires a gradient, and attention has none for it")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} is {value!r}, which is no number") from None
+
+
+def _window(window: Any) -> tuple[int, int]:
+    if window is None:
+        return UNBOUNDED, UNBOUNDED
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"window is (left, right) or None, not {window!r}") from None
+    return (
+        UNBOUNDED if left is None else whole_number("window[0]", left),
+        UNBOUNDED if right is None else whole_number("window[1]", right),
+    )
+
+
+def _scale(value: float) -> float:
+    as_float = number("scale", value)
+    if math.isnan(as_float):
+        raise InvalidArgumentError("scale is nan; None stands for 1 / sqrt(D)")
+    return as_float
+
+
+def _choice(name: str, words: dict[str, int], value: Any) -> int:
+    """The number of a word."""
+    try:
+        return words[value]
+    except (KeyError, TypeError):
+        *others, last = map(repr, words)
+        raise InvalidArgumentError(
+            f"{name} is {', '.join(others)} or {last}, not {value!r}"
+        ) from None
+
+
+def make_options(
+    *,
+    scale: float | None = None,
+    causal: bool | Diagonal = False,
+    window: Window | None = None,
+    align: Diagonal = "top_left",
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    normalizer: Normalizer = "softmax",
+    alpha: float = 1.5,
+    deterministic: bool = False,
+    allow_tf32: bool = False,
+    layout: Order = "bhsd",
+    packed_q: bool = False,
+    packed_kv: bool = False,
+    max_seq_q: int = 0,
+    max_seq_kv: int = 0,
+) -> Options:
+    """Checks what the words of a call mean and makes Options of them."""
+    if isinstance(causal, str):
+        align, causal = causal, True
+    diagonal = _choice("the diagonal", DIAGONALS, align)
+    weights = _choice("normalizer", NORMALIZERS, normalizer)
+    order = _choice("layout", ORDERS, layout)
+    left, right = _window(window)
+    return Options(
+        scale=None if scale is None else _scale(scale),
+        causal=bool(causal),
+        align=diagonal,
+        window_left=left,
+        window_right=right,
+        softcap=number("softcap", softcap),
+        dropout=number("dropout", dropout),
+        normalizer=weights,
+        alpha=number("alpha", alpha) if normalizer == "entmax" else 0.0,
+        flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
+        packed_q=packed_q,
+        packed_kv=packed_kv,
+        seq_q=whole_number("max_seq_q", max_seq_q),
+        seq_kv=whole_number("max_seq_kv", max_seq_kv),
+        bshd=bool(order),
+    )
