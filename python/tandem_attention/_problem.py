@@ -83,6 +83,11 @@ def _vector(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -> No
         dense *= size
 
 
+def refuse_no_whole_numbers(name: str, dtype: str) -> None:
+    """For lengths and offsets that would have to be cut."""
+    raise InvalidArgumentError(f"{name} is {dtype}, not of a type of whole numbers such as int32")
+
+
 def _broadcast(name: str, layout: Layout, b: int, heads: Sequence[int], sq: int, sk: int) -> None:
     if len(layout.shape) != 4:
         raise InvalidArgumentError(f"{name} has {len(layout.shape)} dimensions, not 4")

@@ -145,3 +145,20 @@ def test_buffers_of_a_program_are_called_by_name(names: str, sentence: str) -> N
     assert jnp.array_equal(run("q k v o lse")[0], attention(q, q, q))
     with pytest.raises(Exception, match=sentence):
         jax.block_until_ready(run(names))
+
+
+def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
+    q = normal(2, 1, 4, 8)
+    for name in ("lengths_q", "lengths_kv"):
+        for wrong in (jnp.array([2.5, 3.5]), jnp.array([True, True])):
+            with pytest.raises(
+                ta.InvalidArgumentError, match=f"{name} is .*, not of a type of whole numbers"
+            ):
+                attention(q, q, q, **{name: wrong})
+    packed, offsets = q.reshape(1, 8, 8), jnp.array([0.0, 4.0, 8.0])
+    with pytest.raises(
+        ta.InvalidArgumentError, match="offsets_kv is float32, not of a type of whole numbers"
+    ):
+        attention(packed, packed, packed, offsets_q=jnp.array([0, 4, 8]), offsets_kv=offsets)
+    o = attention(q, q, q, lengths_kv=jnp.array([2, 3], jnp.int16))
+    assert jnp.array_equal(o, attention(q, q, q, lengths_kv=[2, 3]))

@@ -62,6 +62,27 @@ def test_another_number_of_buffers_is_refused() -> None:
         plan.execute_staged((None,) * (len(BUFFERS) + 1), 0, 0)
 
 
+def test_staged_buffers_arrive_by_name() -> None:
+    """As for a GPU, on the CPU device: each buffer, and a workspace of the device's own."""
+    numbers = np.random.default_rng(5)
+    q, k, v, d_o = (numbers.standard_normal((2, 2, 70, 8), np.float32) for _ in range(4))
+    sink = np.ones(2, np.float32)
+    o, lse = ta.attention(q, k, v, sink=sink, return_lse=True)
+    want = ta.attention_backward(d_o, q, k, v, o, lse, sink=sink)
+    staged = _attention._Arrays("vulkan:0", _attention.framework_of(q))
+    given = {"q": q, "k": k, "v": v, "sink": sink, "o": o, "lse": lse, "d_o": d_o}
+    made = {n: np.empty_like(given[n]) for n in ("q", "k", "v", "sink")}
+    for name, array in (*given.items(), *((f"d_{n}", array) for n, array in made.items())):
+        staged.add(name, array)
+    options = _attention.make_options()
+    bits = sum(GRADIENTS[name] for name in made)
+    plan = _attention._plans.get("cpu", staged.layouts(), options, _attention.BACKWARD, bits)
+    assert plan.workspace_size > 0
+    staged.run(plan, 0, 0, None)
+    for name, array in made.items():
+        np.testing.assert_array_equal(array, getattr(want, name), err_msg=name)
+
+
 @pytest.mark.parametrize("gives_out", [False, True])
 def test_an_array_is_asked_for_its_framework_once(
     monkeypatch: pytest.MonkeyPatch, gives_out: bool

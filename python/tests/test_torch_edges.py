@@ -18,6 +18,7 @@ import tandem_attention as ta  # noqa: E402
 from tandem_attention import InvalidArgumentError, UnsupportedError  # noqa: E402
 from tandem_attention.drop_in.flash_attn import (  # noqa: E402
     flash_attn_func,
+    flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
 from tandem_attention.torch import attention  # noqa: E402
@@ -190,3 +191,68 @@ def test_a_buffer_gets_its_own_address() -> None:
     }
     with pytest.raises(ValueError, match=r"a call has no buffers .*slopes"):
         _kernels._addresses_by(("q", "slopes"), tensors=())
+
+
+def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
+    q, k, v = qkv(2, 1, 4, 8)
+    want = attention(q, k, v, lengths_kv=torch.tensor([2, 3]))
+    for kind in (torch.uint8, torch.int16, torch.int32):
+        assert torch.equal(attention(q, k, v, lengths_kv=torch.tensor([2, 3], dtype=kind)), want)
+    for name in ("lengths_q", "lengths_kv"):
+        for wrong in (torch.tensor([2.5, 3.5]), torch.tensor([2.0, 3.0]), torch.tensor([True] * 2)):
+            kind = str(wrong.dtype)[6:]
+            with pytest.raises(
+                InvalidArgumentError, match=f"{name} is {kind}, not of a type of whole numbers"
+            ):
+                attention(q, k, v, **{name: wrong})
+    packed = [t.reshape(1, 8, 8) for t in (q, k, v)]
+    for name, other in (("offsets_q", "offsets_kv"), ("offsets_kv", "offsets_q")):
+        given = {name: torch.tensor([0.0, 4.0, 8.0]), other: torch.tensor([0, 4, 8])}
+        with pytest.raises(
+            InvalidArgumentError, match=f"{name} is float32, not of a type of whole numbers"
+        ):
+            attention(*packed, **given)
+    with pytest.raises(InvalidArgumentError, match="lengths_kv is a list, not a tensor"):
+        attention(q, k, v, lengths_kv=[2, 3])  # type: ignore[arg-type]
+
+
+def test_lengths_of_drop_ins_are_not_cut() -> None:
+    cache_k, cache_v = (torch.randn(2, 8, 2, 8) for _ in "kv")
+    before = cache_k.clone(), cache_v.clone()
+    q, k, v = qkv(2, 3, 2, 8)
+    words: dict[str, Any] = {"cache_seqlens": torch.tensor([1, 2], dtype=torch.int32)}
+    for name, wrong in (
+        ("cache_seqlens", torch.tensor([1.5, 2.5])),
+        ("cache_batch_idx", torch.tensor([0.5, 1.5])),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"{name} is float32, not of a type"):
+            flash_attn_with_kvcache(q, cache_k, cache_v, k, v, **{**words, name: wrong})
+    with pytest.raises(InvalidArgumentError, match=r"cache_seqlens is 1\.5, which is no whole"):
+        flash_attn_with_kvcache(q, cache_k, cache_v, k, v, cache_seqlens=1.5)  # type: ignore[arg-type]
+    assert torch.equal(cache_k, before[0])
+    assert torch.equal(cache_v, before[1])
+    q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+    offsets = torch.tensor([0, 3, 6], dtype=torch.int32)
+    with pytest.raises(InvalidArgumentError, match=r"max_seqlen_k is 3\.5, which is no whole"):
+        flash_attn_varlen_func(q, k, v, offsets, offsets, 3, 3.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="offsets_q is float32, not of a type"):
+        flash_attn_varlen_func(q, k, v, offsets.float(), offsets, 3, 3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_seed_for_different_masks_is_refused(compiled: bool) -> None:
+    """As torch, which under vmap draws another mask for each entry where it says "different"."""
+    vmap = torch.func.vmap
+    q, k, v = qkv(3, 1, 2, 5, 8)
+
+    def call(randomness: str) -> Any:
+        made = vmap(lambda a, b, c: attention(a, b, c, dropout=0.5, seed=3), randomness=randomness)
+        return torch.compile(made, backend="eager")(q, k, v) if compiled else made(q, k, v)
+
+    same = call("same")
+    for n in range(3):
+        assert torch.equal(same[n], attention(q[n], k[n], v[n], dropout=0.5, seed=3))
+    with pytest.raises(Exception, match="seed gives all entries one mask"):
+        call("different")
+    nothing = vmap(lambda a: attention(a, a, a, dropout=0.0, seed=3), randomness="different")
+    assert torch.equal(nothing(q)[1], attention(q[1], q[1], q[1]))

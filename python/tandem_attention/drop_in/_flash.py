@@ -100,7 +100,7 @@ def theirs(lse: Tensor) -> Tensor:
 
 def dense(
     q: Tensor, k: Tensor, v: Tensor, settings: Settings, alibi: Tensor | None,
-    *, seed: int | None = None, want_dmask: bool = False, **more: Any,
+    *, seed: int | None = None, want_dmask: bool = False, **more: Tensor,
 ) -> Result:  # fmt: skip
     """[B, S, H, D]. more: lengths_q, lengths_kv and keep of attention(), with batch first.
 
@@ -117,7 +117,7 @@ def dense(
     parts = [slice(b, b + 1) for b in range(q.shape[0])] if _each(slopes) else [slice(None)]
     calls: list[tuple[Tensor, Tensor, Tensor, dict[str, Any]]] = []
     for offset, part in enumerate(parts):
-        own = {name: t[part] for name, t in more.items()}
+        own: dict[str, Any] = {name: t[part] for name, t in more.items()}
         own["slope"] = slopes[offset] if slopes is not None and _each(slopes) else slopes
         calls.append((q[part], k[part], v[part], {**own, "offset": offset}))
     made = [
@@ -161,10 +161,10 @@ def packed(
     batch, heads = where.cu_q.shape[0] - 1, q.shape[1]
     slopes = slopes_of(alibi, batch, heads)
     keywords = settings.keywords(where.max_k)
-    max_q = min(int(where.max_q), max(q.shape[0], 1))
+    max_q = min(where.max_q, max(q.shape[0], 1))
     sides: dict[str, Any] = {"max_seq_q": max_q}
     if where.cu_k is not None:
-        sides |= {"offsets_kv": where.cu_k, "max_seq_kv": min(int(where.max_k), k.shape[0])}
+        sides |= {"offsets_kv": where.cu_k, "max_seq_kv": min(where.max_k, k.shape[0])}
     else:
         sides["lengths_kv"] = where.lengths_k
     seed = None
@@ -276,7 +276,7 @@ def _packed_dmask(
     lengths_k = where.lengths_k
     if where.cu_k is not None:
         lengths_k = where.cu_k.diff()
-        k = _unpack(k.detach(), where.cu_k, int(where.max_k))
+        k = _unpack(k.detach(), where.cu_k, where.max_k)
     else:
         k = k.detach()[:, : where.max_k]
     assert lengths_k is not None

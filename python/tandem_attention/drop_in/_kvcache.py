@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import whole_number
+from ..torch._kernels import check_whole_numbers
 from ._flash import Settings, dense, theirs
 
 
@@ -154,7 +156,13 @@ def _with_kvcache(
     if lengths is None:
         lengths = room
     if not isinstance(lengths, Tensor):
+        lengths = whole_number("cache_seqlens", lengths)
         lengths = torch.full((batch,), lengths, dtype=torch.int32, device=q.device)
+    for name, t in (
+        ("cache_seqlens", lengths), ("cache_batch_idx", batch_idx), ("block_table", table),
+    ):  # fmt: skip
+        if t is not None:
+            check_whole_numbers(name, t)
     if lengths.shape != (batch,):
         raise InvalidArgumentError(f"cache_seqlens is {list(lengths.shape)}, not [{batch}]")
     entry = torch.arange(batch, device=q.device) if batch_idx is None else batch_idx.long()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._attention import attention_backward
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import whole_number
 from ..torch import attention
 from ._flash import Packed, Settings, dense, draw_seed, packed, slopes_of, theirs
 from ._kvcache import gather_pages
@@ -353,7 +354,8 @@ def flash_attn_varlen_func(
         raise UnsupportedError("out has no gradients; leave it out, or call under no_grad()")
     size = (-1, -1) if window_size is None else (window_size[0], window_size[1])
     settings = Settings(dropout_p, softmax_scale, causal, size, softcap, deterministic, s_aux)
-    max_q, max_k = int(max_seqlen_q), int(max_seqlen_k)
+    max_q = whole_number("max_seqlen_q", max_seqlen_q)
+    max_k = whole_number("max_seqlen_k", max_seqlen_k)
     where = Packed(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
     if block_table is not None:
         assert seqused_k is not None

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from .._errors import InvalidArgumentError
+from .._options import whole_number
 from ._flash import Packed, Result, Settings, dense, packed, theirs
 from ._kvcache import flash_attn_with_kvcache, gather_pages
 
@@ -159,7 +160,8 @@ def flash_attn_varlen_func(
         and [B, Hq, max_seqlen_q, max_seqlen_k] or an empty tensor without dropout.
     """
     settings = Settings(dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    max_q, max_k = int(max_seqlen_q), int(max_seqlen_k)
+    max_q = whole_number("max_seqlen_q", max_seqlen_q)
+    max_k = whole_number("max_seqlen_k", max_seqlen_k)
     where = Packed(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
     if block_table is not None:
         lengths = cu_seqlens_k.diff()

@@ -7,7 +7,7 @@ The functions of the package under both of its names, with its arguments, layout
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -166,7 +166,7 @@ def flex_dmattn_func(
     attn_bias: Tensor | None = None,
     is_causal: bool | None = None,
     softmax_scale: float | None = None,
-    **kwargs: Any,
+    **kwargs: NoReturn,
 ) -> Tensor:
     """triton_dmattn_func(), causal unless is_causal is False.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._options import whole_number
 from ..torch import attention
 
 __all__ = ["attention_forward", "register"]
@@ -137,7 +138,8 @@ def attention_forward(
             raise UnsupportedError("position_bias with packed sequences")
         o = _packed(
             query, key, value, causal, sliding_window, (cu_seq_lens_q, cu_seq_lens_k),
-            (int(max_length_q or 0), int(max_length_k or 0)), options,
+            (whole_number("max_length_q", max_length_q or 0),
+             whole_number("max_length_k", max_length_k or 0)), options,
         )  # fmt: skip
     else:
         if position_bias is not None:

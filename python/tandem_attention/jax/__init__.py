@@ -24,6 +24,7 @@ from .._problem import (
     Layout,
     make_problem,
     output_shapes,
+    refuse_no_whole_numbers,
 )
 
 __all__ = ["attention"]
@@ -216,13 +217,20 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     def cast(x: Any, dtype: Any) -> Any:
         return None if x is None else jnp.asarray(x, dtype)
 
+    def whole(side: str) -> Any:
+        name = f"lengths_{side}" if given.get(f"offsets_{side}") is None else f"offsets_{side}"
+        if given.get(name) is None:
+            return None
+        x = jnp.asarray(given[name])
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            refuse_no_whole_numbers(name, x.dtype.name)
+        return x.astype(jnp.int32)
+
     every = {
         **{n: given[n] for n in ("q", "k", "v")},
         **{n: four(n) for n in ("bias", "keep")},
         **{n: cast(given.get(n), jnp.float32) for n in ("dist_bias", "slope", "tau", "sink")},
-        "lengths_q": cast(given.get("lengths_q") if offsets_q is None else offsets_q, jnp.int32),
-        "lengths_kv": cast(
-            given.get("lengths_kv") if offsets_kv is None else offsets_kv, jnp.int32
-        ),
+        "lengths_q": whole("q"),
+        "lengths_kv": whole("kv"),
     }
     return opts, {n: jnp.asarray(every[n]) for n in INPUTS if every[n] is not None}

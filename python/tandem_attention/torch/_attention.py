@@ -180,11 +180,16 @@ def _four(t: Tensor, name: str, keys: int) -> Tensor:
 
 
 def _vector(t: Tensor | None) -> Tensor | None:
-    return None if t is None else t.to(torch.float32).contiguous()
+    if t is None or not isinstance(t, Tensor):  # check_tensors() names what is no tensor
+        return t
+    return t.to(torch.float32).contiguous()
 
 
-def _integers(t: Tensor | None) -> Tensor | None:
-    return None if t is None else t.to(torch.int32).contiguous()
+def _integers(name: str, t: Tensor | None) -> Tensor | None:
+    if t is None or not isinstance(t, Tensor):
+        return t
+    _kernels.check_whole_numbers(name, t)
+    return t.to(torch.int32).contiguous()
 
 
 def _number(name: str, value: Any) -> float:
@@ -250,7 +255,7 @@ def attention(
         slope: [Hq], ALiBi slopes. Differentiable.
         tau: [Hq], of elastic softmax. Differentiable.
         sink: [Hq], one more score in each row's sum. Differentiable.
-        lengths_q, lengths_kv: [B], rows of each batch entry that are there.
+        lengths_q, lengths_kv: [B], whole numbers: rows of each batch entry that are there.
         offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
         max_seq_q, max_seq_kv: the longest packed sequence; 0 means the total number of rows.
         scale: 1 / sqrt(D) by default.
@@ -315,8 +320,10 @@ def attention(
         keep = None if keep is None else _four(keep, "keep", keys)
     inputs = Inputs(
         q, k, v, bias, keep, _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
-        _integers(lengths_q if offsets_q is None else offsets_q),
-        _integers(lengths_kv if offsets_kv is None else offsets_kv),
+        _integers("lengths_q", lengths_q) if offsets_q is None
+        else _integers("offsets_q", offsets_q),
+        _integers("lengths_kv", lengths_kv) if offsets_kv is None
+        else _integers("offsets_kv", offsets_kv),
     )  # fmt: skip
     optional = _kernels.has_optional(inputs)
     if forward_ad._current_level >= 0:

@@ -23,6 +23,7 @@ from .._problem import (
     INPUTS,
     Layout,
     make_problem,
+    refuse_no_whole_numbers,
     sizes_of,
 )
 
@@ -89,6 +90,12 @@ def check_tensors(inputs: Inputs) -> None:
     for name, t in zip(_NAMES, inputs, strict=True):
         if t is not None and not isinstance(t, Tensor):
             raise InvalidArgumentError(f"{name} is a {type(t).__name__}, not a tensor")
+
+
+def check_whole_numbers(name: str, t: Tensor) -> None:
+    """Refuses a tensor whose elements would have to be cut."""
+    if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
+        refuse_no_whole_numbers(name, str(t.dtype)[6:])
 
 
 def _check(inputs: Inputs, more: dict[str, Tensor]) -> None:

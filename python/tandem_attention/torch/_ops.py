@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._errors import UnsupportedError
+from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import Options
 from .._problem import GRADIENTS
 from . import _kernels
@@ -220,6 +220,11 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     count, names = info.batch_size, Inputs._fields
     if options.dropout and info.randomness == "error":
         raise RuntimeError("vmap: dropout needs randomness='same' or 'different'")
+    if options.dropout and info.randomness == "different" and dims[_TENSORS] is None:
+        raise InvalidArgumentError(
+            "vmap: randomness is 'different', and one seed gives all entries one mask:"
+            " leave seed out, or say randomness='same'"
+        )
     if not _folds(names, dims[:_TENSORS], options):
         return _one_by_one(attention, count, dims, args)
     batch = _batch_of(args[0], dims[0])
