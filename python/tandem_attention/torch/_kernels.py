@@ -330,7 +330,7 @@ def backward(
     q = inputs.q
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
-        o.device, lse.shape, lse.stride(), lse.dtype, lse.device, *_key_of(inputs, options),
+        o.device, lse.shape, lse.stride(), lse.dtype, lse.device, _key_of(inputs, options),
     )  # fmt: skip
     call: Call | None = _plans.find(key)
     made: list[Tensor | None]
