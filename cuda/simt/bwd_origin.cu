@@ -188,7 +188,7 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
   const auto largest = [](float a, float b) { return fmaxf(a, b); };
   reduce_rows(memory, origin, largest);
   // How far below it matrix hardware may find one of the largest scores: slack of the magnitudes
-  // that such a score is made of, which may be far larger than the score.
+  // that the score is made of, which may be far larger than the score.
   float below[kOriginRows] = {};
   if (u.slack != 0.f) {
 #pragma unroll 1

@@ -94,7 +94,7 @@ class _Jax(Framework):
         if view.device != "cpu":
             raise UnsupportedError(
                 f"{name} is a jax array on {view.device}, and others lie on the CPU; "
-                "jax arrays on a GPU are taken where q is one"
+                "jax arrays on a GPU need q to be one"
             )
         return view
 

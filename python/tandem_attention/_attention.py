@@ -120,7 +120,7 @@ def _four(name: str, layout: Layout, sk: int) -> Layout:
     """A bias or mask with leading dimensions of size 1, and its one key repeated for all."""
     shape, strides = layout.shape, layout.strides
     if len(shape) > 4:
-        raise InvalidArgumentError(f"{name} has {len(shape)} dimensions; at most 4 are taken")
+        raise InvalidArgumentError(f"{name} has {len(shape)} dimensions; at most 4 are possible")
     if not shape:
         raise InvalidArgumentError(f"{name} is a single number")
     missing = 4 - len(shape)

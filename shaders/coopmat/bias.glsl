@@ -3,7 +3,7 @@
 // become matrices through the subgroup's scratch.
 
 // There are no branches of some invocations here except around one store, as NVIDIA keeps matrices
-// that live through such a branch in memory. What does not exist is loaded from the nearest place
+// that live through one in memory. What does not exist is loaded from the nearest place
 // that does.
 
 // With BIAS_BLOCKS (all blocks of MM rows and, for 16-bit elements, 2 MN keys are whole) there are
@@ -15,7 +15,7 @@ const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCK
 // chunks are fetched. One block at a time.
 const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1 && KN == 1;
 // With coopmat2, 16-bit elements pass through the scratch unconverted, and become matrices by loads
-// as f16 whatever their type is. NVIDIA's compiler has one instruction for such a matrix by rows or
+// as f16 whatever their type is. NVIDIA's compiler has one instruction for an f16 matrix by rows or
 // columns. SPAN: number of adjacent blocks that do so at once.
 const bool BIAS_HALVES = TANDEM_CM2 == 1 && BIAS_CHUNKS && BIAS != F32;
 const bool NB_EVEN = NB % 2 == 0;

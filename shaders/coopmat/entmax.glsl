@@ -109,7 +109,7 @@ bool end_pass(SEARCH, ACC keys, bool first) {
     const float least = step >= 0 ? max(low[k], now) : low[k],
                 most = step >= 0 ? high[k] : min(high[k], now);
     float next = now + step;
-    // A step of a few units in the last place is taken, and ends the search.
+    // A step of a few units in the last place ends the search.
     bool last = abs(step) <= 4e-7 * max(abs(now), abs(top[k]));
     if (last) {
       next = clamp(next, least, max(most, least));

@@ -103,7 +103,7 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
         else
           high[i] = min(high[i], t[i]);
         float next = t[i] + step;
-        // A step of a few units in the last place is taken, and ends the search.
+        // A step of a few units in the last place ends the search.
         bool last = abs(step) <= 4e-7 * max(abs(t[i]), abs(top[i]));
         if (last) {
           next = clamp(next, low[i], max(high[i], low[i]));

@@ -103,7 +103,7 @@ function(tandem_own_tensor_core_kernels name path root)
   endforeach()
   set(objects ${name}_${path})
   add_library(${objects} OBJECT ${files})
-  # "../shared.cuh", as the kernels say it, is sought from the folder of each of these.
+  # "../shared.cuh", as the kernels say it, is sought from the folder of each part.
   list(GET files 0 file)
   get_filename_component(folder ${file} DIRECTORY)
   file(RELATIVE_PATH original ${root} ${folder})
@@ -164,7 +164,7 @@ function(tandem_broken path stem patch with)
 endfunction()
 
 # Every operation of the registry is wrong somewhere on each of its paths, but for these. Rows without tiles of the tensor
-# cores run simt's kernel, those of the matrix paths without such tiles scalar's.
+# cores run simt's kernel, those of the matrix paths without matrices scalar's.
 #
 # There is a change for each stem and path, not for each variant: it shows that the suite judges what the stem writes, and it
 # judges the outputs of all variants by the same rules, in the same code. That each variant runs is another check: the suite

@@ -5,8 +5,8 @@
 #     tiles, which subgroups have parts of, too. The kernels are as they are.
 #   tandem_races_scratch  for scratch. Barriers of a subgroup are barriers of the workgroup here, which on lavapipe they are
 #     anyway. That alone would hide what two subgroups do to each other where only a barrier of the subgroup stands between:
-#     so parts are twice as long, and at every barrier a subgroup stores to the second half of its own: whoever else
-#     comes there is reported. Of other arrays it sees less than the first program: what a barrier of the subgroup does not order.
+#     so parts are twice as long, and at every barrier a subgroup stores to the second half of its own: an access of
+#     another is reported. Of other arrays it sees less than the first program: what a barrier of the subgroup does not order.
 # Both must run without a message. <program>_broken is the same with defects on both paths, each of which must be reported.
 add_executable(tandem_hide mutation/hide.cpp)
 tandem_options(tandem_hide)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq for head sizes of 129 to 256: d_q = dS K over all keys of a row. S and dP are formed here
-// a second time. For such heads that takes less time than a dQ accumulator, summed over the tiles
+// a second time. For wide heads that takes less time than a dQ accumulator, summed over the tiles
 // of keys, would take in device memory. A workgroup keeps Q and dO of 128 queries, 64 for each of
 // two warpgroups, and takes K and V tile by tile. dS is the A operand of dS K as it lies in
 // registers. While a warpgroup computes weights, dS K of its keys before and the products of the

@@ -14,7 +14,7 @@ from ..torch import attention
 
 def _five(name: str, t: Tensor) -> Tensor:
     if t.dim() > 5:
-        raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 5 are taken")
+        raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 5 are possible")
     while t.dim() < 5:
         t = t.unsqueeze(0)
     return t

@@ -265,7 +265,7 @@ def replace_sdpa() -> Iterator[None]:
     with _lock:
         if _depth == 0:
             found = tuple(getattr(place, _NAME) for place in _PLACES)
-            # One that somebody else put over ours and back is ours still.
+            # One that was put over ours and back is ours still.
             _originals = tuple(
                 old if new is _replacement else new
                 for new, old in zip(found, _originals, strict=True)
@@ -280,6 +280,6 @@ def replace_sdpa() -> Iterator[None]:
             _depth -= 1
             if _depth == 0:
                 for place, original in zip(_PLACES, _originals, strict=True):
-                    # Whoever replaced it inside the block keeps what they put there.
+                    # What replaced it inside the block stays.
                     if getattr(place, _NAME) is _replacement:
                         setattr(place, _NAME, original)

@@ -210,7 +210,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
             return None
         x = jnp.asarray(x)
         if x.ndim > 4:
-            raise InvalidArgumentError(f"{name} has {x.ndim} dimensions; at most 4 are taken")
+            raise InvalidArgumentError(f"{name} has {x.ndim} dimensions; at most 4 are possible")
         x = x.reshape((1,) * (4 - x.ndim) + x.shape)
         return jnp.broadcast_to(x, (*x.shape[:3], keys)) if x.shape[3] == 1 else x
 

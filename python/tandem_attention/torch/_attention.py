@@ -173,7 +173,7 @@ def _known_options(*args: Any) -> Options:
 
 def _four(t: Tensor, name: str, keys: int) -> Tensor:
     if t.dim() > 4:
-        raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 4 are taken")
+        raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 4 are possible")
     while t.dim() < 4:
         t = t.unsqueeze(0)
     return t.expand(*t.shape[:3], keys) if t.shape[3] != keys and t.shape[3] == 1 else t

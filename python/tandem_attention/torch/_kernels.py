@@ -82,7 +82,7 @@ def _device_name(t: Tensor) -> str:
         return "cpu"
     if kind == "cuda":
         return f"cuda:{t.device.index}"
-    raise UnsupportedError(f"q is a tensor on '{t.device}'; CPU and CUDA tensors are taken")
+    raise UnsupportedError(f"q is a tensor on '{t.device}'; it has to be on the CPU or on CUDA")
 
 
 def check_tensors(inputs: Inputs) -> None:

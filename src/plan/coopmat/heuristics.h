@@ -52,8 +52,8 @@ inline int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
 }
 
 // How many workgroups share the query rows of a tile of keys in bwd_dkv, each with at least
-// kPartTiles tiles of these: where the tiles of all kv heads leave half of the compute units idle.
-// groups: these tiles; members: tiles of query rows of a group's heads.
+// kPartTiles tiles of query rows: where the tiles of keys of all kv heads leave half of the compute
+// units idle. groups: tiles of keys; members: tiles of query rows of a group's heads.
 constexpr int64_t kPartTiles = 8;
 inline uint32_t dkv_parts(int64_t groups, int64_t members, int64_t cores) {
   return 2 * groups > cores ? 1 : splits_of_sum(groups, members / kPartTiles, cores);

@@ -34,7 +34,7 @@ String shape_refusal(const Problem& p, const Caps& caps, bool coopmat2, const Ma
     return text("%s is not for this driver: %s (%s)", name.c_str(), q->reason, q->link);
   if (coopmat2 && shape.k != shape.n)
     return name + " would change its edges where an accumulator becomes an operand";
-  if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " is taken for f16 alone";
+  if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " serves f16 alone";
   return "";
 }
 

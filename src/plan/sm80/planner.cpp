@@ -117,7 +117,7 @@ String Sm80Planner::refuse() const {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
   if (wider > widest)
-    return text("of such problems, head size %lld is beyond its %d", (long long)wider, widest);
+    return text("with these inputs, head size %lld is beyond its %d", (long long)wider, widest);
   return addresses_refusal();
 }
 

@@ -81,7 +81,7 @@ struct BwdClusterPlan {
 };
 // The schedule that ends soonest, and of those the one with the fewest reserved tiles, as two-CTA
 // clusters that end early leave SMs to bwd_dq_cast. kv_tiles: tiles of keys of all heads; slots:
-// clusters of the whole batch that run at a time (0: unknown); size: workgroups of such a cluster;
+// clusters of the whole batch that run at a time (0: unknown); size: workgroups of a cluster;
 // tiles: query tiles; two_cta_clusters: their number; tenths: what each of them takes for a tile.
 constexpr BwdClusterPlan plan_bwd_clusters(int64_t kv_tiles, int64_t slots, int64_t size,
                                            int64_t tiles, int64_t two_cta_clusters,

@@ -127,7 +127,7 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   return no_room(caps, std::max(bwd_bytes(p, s), dq), kBwdThreads);
 }
 
-// The first row from `begin` to `end` that is taken; -1: none is.
+// The first row from `begin` to `end` that serves the problem; -1: none does.
 template <typename Row>
 int first_row(const Row& row, int begin, int end, const Problem& p, const Caps& caps,
               const String& name, const Refuse& refuse) {

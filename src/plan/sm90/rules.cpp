@@ -76,7 +76,7 @@ String why_one_row_mask(const Sm90Case& c) {
 }
 
 String why_bias_192_mask(const Sm90Case& c) {
-  return c.tile->bias && c.p.banded() ? "it is taken without a mask alone" : "";
+  return c.tile->bias && c.p.banded() ? "it serves problems without a mask alone" : "";
 }
 
 constexpr int64_t kManyTiles = 4;  // of an SM
