@@ -88,7 +88,7 @@ set(of_gpus "*of many heads" "regression: many tiles*" "regression: d_bias over 
   "regression: with a bias*" "regression: d_bias over slices*" "regression: some tiles*")
 tandem_cases_but(cases ${magnitudes} ${of_gpus})
 tandem_run(parity.cpu - tandem_parity cpu 0/2 - ${cases}
-  "without the sizes at which a GPU's tiles meet its multiprocessors: over half of the time, and no other code here"
+  "without the sizes at which a GPU's tiles meet its SMs: over half of the time, and no other code here"
   TANDEM_TIER=ci TANDEM_ALL_ROWS=rows)
 tandem_cases(cases ${magnitudes})
 tandem_run(parity.magnitudes.cpu - tandem_parity cpu - - ${cases} "all" TANDEM_TIER=ci TANDEM_ALL_ROWS=rows)
@@ -115,7 +115,7 @@ if(TARGET tandem_parity_emulated)
   tandem_cases(cases ${magnitudes} "regression: sm90 forward* large sinks*" "regression: sm90 forward* elastic softmax*")
   tandem_run(parity.magnitudes.sm90_emulated - tandem_parity_emulated cuda:0/sm90 1/2 - ${cases}
     "with the quick ones of sm90's own" COST 50 "TANDEM_EMULATED=sm90x7#1")
-  # On an emulated Hopper of 7 multiprocessors, threads, copies and products go on in an order of the seed.
+  # On an emulated Hopper of 7 SMs, threads, copies and products go on in an order of the seed.
   tandem_cases_but(cases ${magnitudes} "*of many heads" "regression: many tiles*" "regression: *: rest"
     "regression: d_bias over clusters*" "regression: with a bias* three*" "regression: wide heads*" "regression: *whole heads*" "regression: sm90 forward*")
   tandem_run(parity.sm90_emulated - tandem_parity_emulated cuda:0/sm90 0/3 - ${cases}

@@ -116,7 +116,7 @@ class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
 class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
  public:
   BwdDkvDqBias(const Plan& of, const Launch& its) : BwdDkvDq(of, its), grid_(sm90_grid(its)) {
-    if (launch.second_kernel >= 0)  // there is one such row
+    if (launch.second_kernel >= 0)  // of the one row with trait::two_cta
       two_cta_kernel_ = cuda::sm90::bwd_dkv_dq_bias_two_cta_kernel(problem.dtype, choice.row);
     if (sums_dbias_in_slices(problem))
       cluster_ = kSliceCluster;

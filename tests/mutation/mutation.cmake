@@ -2,7 +2,7 @@
 # a path, <path>/<stem>.patch. Production sources know nothing of it. The first lines of a patch:
 #   a sentence that says what is wrong
 #   Cases: patterns of the test cases, of the tier ci, that have to fail. Without it, those of the tier smoke below.
-#   Suite: exact or ratio, where that one alone has such a case
+#   Suite: exact or ratio, where that one alone has a case that fails
 #   With: what is compiled beside the patched files, as it includes them (a file finds those of its own folder first)
 # A program a stem, tandem_broken_<stem>, has the changes of all paths of this build. A patch that no longer fits stops its
 # program's build and fails mutation.fresh; scripts/mutation makes it anew.

@@ -3,7 +3,7 @@
 if(NOT TANDEM_SANITIZE)
   tandem_border_test(host_memory) # sanitizers have an operator new of their own
   # Watched by ThreadSanitizer: the threads once more. By AddressSanitizer and UndefinedBehaviorSanitizer: lengths and offsets that
-  # nobody should give, and plans of problems that nobody has. A tree for each kind, with the library for the CPU.
+  # no caller should give, and plans of problems that no model has. A tree for each kind, with the library for the CPU.
   function(tandem_sanitized_test name kind)
     set(tree ${CMAKE_CURRENT_BINARY_DIR}/sanitized_${kind})
     add_test(NAME ${name}.sanitized COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR} ${tree}

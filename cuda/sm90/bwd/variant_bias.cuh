@@ -14,11 +14,11 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// A dense bias, with a row for every query, and its gradient. The workgroups
-// of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
-// and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
-// batch. No S x S array is stored. Row: of src/kernels/kernels.inc. KEEP: there is a keep mask, too. The consumer warps read it,
-// each for its own 16 keys, and set the weights of hidden elements to 0. ENDS: there may be
+// A dense bias, with a row for every query, and its gradient. The workgroups of all batch entries
+// that share a bias form a cluster. They visit the same tiles side by side, and each reduces its
+// share of a tile of dS over all of them, in f32 and in the order of the batch. No S x S array is
+// stored. Row: of src/kernels/kernels.inc. KEEP: there is a keep mask, too. The consumer warps read
+// it, each for its own 16 keys, and set the weights of hidden elements to 0. ENDS: there may be
 // lengths, and no mask. F32: the bias is of f32, not of the tensors' type.
 //
 // Lengths. In a cluster the spans of all entries are the same, whatever their lengths. Behind the

@@ -43,8 +43,8 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
   return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
 }
 
-// What a variant of bwd_dkv_dq or bwd_dkv has, at compile time: each says what it has, none inherits
-// it from a variant that has more.
+// What a variant of bwd_dkv_dq or bwd_dkv has, at compile time. Each says what it has; none
+// inherits more.
 struct BwdVariant {
   // Batch entries may be shorter than the lengths of the problem, and there is no dense bias
   // (variant_varlen.cuh).

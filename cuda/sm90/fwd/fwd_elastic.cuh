@@ -96,8 +96,7 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
     if constexpr (S::Q_STAGES == 1) begin_tile();
     const float tau = __ldg(
         reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
-    // tabled: the table has entries for hidden keys, too. This is so where no weight can come of a
-    // hidden key.
+    // tabled: the table has entries for hidden keys, too, as no weight can come of a hidden key.
     const bool tabled = plain_scale(u) & (u.band_left == TANDEM_BAND_OPEN) &
                         (u.band_right == TANDEM_BAND_OPEN
                              ? (params.extra.dist_window == 0) & (u.seq_kv % N == 0)

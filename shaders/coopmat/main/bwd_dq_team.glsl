@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Included by the loop of bwd_dq over tiles, where several entries are taken at once: adds the
-// team's block of dS, of both entries, to the sum, or stores it through the other team's part of
-// the scratch, which is not in use now.
+// Included by the loop of bwd_dq over tiles, where a workgroup has several entries at once. Adds
+// the team's block of dS, of both entries, to the sum, or stores it through the other team's part
+// of the scratch, which is not in use now.
 const int theirs = int(gl_SubgroupID ^ uint(TEAM_SUBGROUPS)) * SCRATCH, n = t * NB + TEAM;
 barrier();
 ACC more;

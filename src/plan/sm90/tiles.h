@@ -112,8 +112,9 @@ constexpr FwdTile fwd_two_warpgroup_tile(const FwdTile& t) {
   return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.ping_pong, t.decoupled, t.bias, t.from, t.to};
 }
 
-// A keep mask or lengths beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu). First, one more mbarrier
-// for each stage of the bias and warpgroup, at which the boxes arrive where the mask has one row.
+// A keep mask or lengths beside the bias (cuda/sm90/fwd/fwd_bias_keep.cuh). First, one more
+// mbarrier for each stage of the bias and warpgroup, at which the boxes arrive where the mask has
+// one row.
 // They are 16 bytes apart, as the full mbarriers are, so that one register has the address of both.
 // Behind them four words of each say which keys that row hides. Then four more words of each
 // work-tile descriptor, about the batch entry. Last, an mbarrier for each stage of V, at which a
