@@ -6,6 +6,7 @@
 #include "kernels/params.h"
 #include "plan/quirks.h"
 #include "planner.h"
+#include "tiles.h"
 
 namespace tandem {
 

@@ -6,8 +6,10 @@
 #include <variant>
 
 #include "kernels/registry.h"
+#include "plan/coopmat/tile.h"
+#include "plan/sm80/tiles.h"
+#include "plan/tile.h"
 #include "problem/problem.h"
-#include "tiles.h"
 #include "workgroups.h"
 
 namespace tandem {

@@ -8,6 +8,7 @@
 
 #include "kernels/kernel_rows.h"
 #include "plan/sm90/rules.h"
+#include "plan/tiles.h"
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
 #include "vulkan/modules.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/coopmat/heuristics.h"
+#include "plan/coopmat/tiles.h"
 #include "plan/planner.h"
 #include "plan/quirks.h"
 #include "plan_fixture.h"

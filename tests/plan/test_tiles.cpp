@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/tiles.h"
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
 #include "shaders/spec_ids.h"

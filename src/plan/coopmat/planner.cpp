@@ -10,6 +10,7 @@
 
 #include "heuristics.h"
 #include "plan/quirks.h"
+#include "tiles.h"
 
 namespace tandem {
 

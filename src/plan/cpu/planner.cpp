@@ -2,6 +2,8 @@
 // The paths of the CPU.
 #include "plan/planner.h"
 
+#include "plan/tiles.h"
+
 namespace tandem {
 namespace {
 

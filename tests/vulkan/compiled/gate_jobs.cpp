@@ -10,6 +10,7 @@
 #include "gates.h"
 #include "kernels/kernel_rows.h"
 #include "kernels/registry.h"
+#include "plan/coopmat/tiles.h"
 #include "plan/quirks.h"
 #include "problem/problem.h"
 

@@ -26,6 +26,7 @@
 #include "compiler.h"
 #include "kernels/params.h"
 #include "kernels/registry.h"
+#include "plan/coopmat/tiles.h"
 #include "plan/quirks.h"
 #include "problem/problem.h"
 
