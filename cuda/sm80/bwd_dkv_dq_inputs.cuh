@@ -11,7 +11,7 @@ namespace sm80 {
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv_dq_inputs(const __grid_constant__ BwdDkvDqInputs params) {
-  form_d_kv_and_d_q<T, ROW>(params);
+  form_d_kv<T, ROW, DqSumsOf<T, ROW, BwdDkvDqInputs>>(params);
 }
 
 }  // namespace sm80

@@ -11,7 +11,7 @@ namespace sm80 {
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv_inputs(const __grid_constant__ BwdDkvFull params) {
-  form_d_kv<T, ROW>(params);
+  form_d_kv<T, ROW, NoDq>(params);
 }
 
 }  // namespace sm80

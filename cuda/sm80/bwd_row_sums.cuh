@@ -3,7 +3,7 @@
 // parts of d_tau and d_slope. The operation is that of cuda/simt/bwd_row_sums.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_ROW_SUMS_CUH
 #define TANDEM_CUDA_SM80_BWD_ROW_SUMS_CUH
-#include "kv_loop.cuh"
+#include "weights_full.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -26,10 +26,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const int row = row0 + 16 * me.warp + me.g;  // the lane's first row
   // This lane's parts of sum g M dp, sum g and sum M dp, and of the first two with |t|.
   float gdp[2] = {}, gs[2] = {}, dps[2] = {}, tgdp[2] = {}, tg[2] = {};
-  walk_keys<T, S, false>(e, p, row0, false, [&](PairTile<N>& tile) {
+  using Weights = FullRows<T, S, false>;
+  Weights weights(e, p, row, false);
+  const TandemTiles span = tandem_key_tiles(e.band, row0, BR, S::BC, e.seq_q, e.seq_kv);
+  kv_loop<T, S>(weights, p, row0, span, [&](KeyTile<S, Weights>& tile) {
     each<N>([&](int n, int x) {
       const int h = x / 2;
-      const float g = tile.g[0][n][x], counted = tile.counted_dp(e.x.drop_scale, n, x);
+      const float g = tile.s[0][n][x], counted = weights.counted_dp(tile, 0, n, x);
       dps[h] += counted;
       gdp[h] = fmaf(g, counted, gdp[h]);
       gs[h] += g;
@@ -37,10 +40,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     });
     if (params.spec.ROW_SLOPE)
       each<N>([&](int n, int x) {
-        const int h = x / 2, distance = tile.at.i(n, x) + e.band.off - tile.at.j(n, x);
+        const Spot<true, N> spot = weights.spot(tile);
+        const int h = x / 2, distance = spot.i(n, x) + e.band.off - spot.j(n, x);
         const float length = float(distance < 0 ? -distance : distance);
         tgdp[h] = fmaf(length, tile.dp[0][n][x], tgdp[h]);
-        tg[h] = fmaf(length, tile.g[0][n][x], tg[h]);
+        tg[h] = fmaf(length, tile.s[0][n][x], tg[h]);
       });
   });
   const int64_t rows0 = int64_t(p.of.index) * u.seq_q;

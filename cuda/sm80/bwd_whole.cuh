@@ -3,7 +3,7 @@
 // bias that the batch shares is summed in registers over the entries of a workgroup, in order.
 #ifndef TANDEM_CUDA_SM80_BWD_WHOLE_CUH
 #define TANDEM_CUDA_SM80_BWD_WHOLE_CUH
-#include "bwd_dq_full.cuh"
+#include "bias_rows.cuh"
 #include "whole_head.cuh"
 
 namespace tandem {
@@ -56,29 +56,28 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_whole(const __grid_constant__ BwdWholeFull params) {
   using S = WholeShape<ROW>;
-  constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, C = S::P_COLS,
-                STAGE = 2 * S::Q_TILE + 2 * S::KV_TILE;
+  constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, C = S::P_COLS;
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   WholeWork work;
   if (!find_whole(u, params.batch, params.sliced, &work)) return;
   const Lane me;
-  const uint tiles = shared_start(), p_tile = tiles + S::STAGES * STAGE,
-             ds_tile = p_tile + S::P_TILE, out_tile = ds_tile + S::P_TILE;
+  const uint tiles = shared_start(), p_tile = tiles + S::shared.p, ds_tile = tiles + S::shared.ds,
+             out_tile = tiles + S::shared.out;
   const int own = 16 * me.warp;
-  WholeScores<S> scores(params, out_tile + S::Q_TILE);
+  WholeScores<S> scores(params, tiles + S::shared.end);
   const auto view = [&](uint64_t address, const Strides& strides, WholePair pair, int rows,
                         int width, bool wide) {
     return make_view<T>(address, strides, pair.entry, pair.head, rows, width, wide);
   };
   const auto fetch = [&](WholePair pair, int stage) {
-    const uint to = tiles + uint(stage * STAGE);
+    const uint to = tiles + uint(stage * S::shared.stage);
     load_whole<S, BR>(to, view(push.q, u.q, pair, u.seq_q, u.head_dim, push.wide & 1u));
-    load_whole<S, BR>(to + S::Q_TILE,
+    load_whole<S, BR>(to + S::shared.d_o,
                       view(push.d_o, u.d_o, pair, u.seq_q, u.head_dim_v, push.wide & 8u));
-    load_whole<S, BC>(to + 2 * S::Q_TILE,
+    load_whole<S, BC>(to + S::shared.k,
                       view(push.k, u.k, pair, u.seq_kv, u.head_dim, push.wide & 2u));
-    load_whole<S, BC>(to + 2 * S::Q_TILE + S::KV_TILE,
+    load_whole<S, BC>(to + S::shared.v,
                       view(push.v, u.v, pair, u.seq_kv, u.head_dim_v, push.wide & 4u));
     scores.fetch(params, pair, stage);
   };
@@ -110,8 +109,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if (S::STAGES > 1 && left > 1) fetch(pair.next(params.batch), 1 - stage);
     commit();
     scores.begin(params, pair, stage);
-    const uint q = tiles + uint(stage * STAGE), d_o = q + S::Q_TILE, k = d_o + S::Q_TILE,
-               v = k + S::KV_TILE;
+    const uint q = tiles + uint(stage * S::shared.stage), d_o = q + S::shared.d_o,
+               k = q + S::shared.k, v = q + S::shared.v;
     typename WholeScores<S>::Block s, dp;
     product_nt<W, T>(s, SharedLeft<W, 1>(q, own), Reach<W>(k, false), 0);
     float m[2], l[2];

@@ -20,14 +20,12 @@ struct DbiasShape {
   static_assert(S::BR <= S::THREADS, "a thread for the numbers of each row");
 };
 
-// Addresses in shared memory: S::STAGES tiles of each tensor, and the numbers of their query rows,
-// lse and delta of each row, then the share in elastic softmax of each.
+// Numbers of query rows in a stage are lse and delta of each row, then the share in elastic softmax
+// of each.
 template <typename S>
-struct DbiasTiles {
-  static constexpr int ROWS = S::BR * 2 * S::WIDTH, KEYS = S::BC * 2 * S::WIDTH,
-                       NUMBERS = 12 * S::BR;
-  uint q = shared_start(), d_o = q + S::STAGES * ROWS, k = d_o + S::STAGES * ROWS,
-       v = k + S::STAGES * KEYS, numbers = v + S::STAGES * KEYS;
+struct DbiasTiles : SharedArrays<S> {
+  static constexpr int NUMBERS = 12 * S::BR;
+  using SharedArrays<S>::numbers;
   // lse is infinite in rows without keys, and relative in far rows (src/problem/far_row.h).
   TANDEM_DEVICE void lse_and_delta(float (&x)[2], int stage, int row) const {
     get_numbers(x, numbers + uint(stage * NUMBERS + 8 * row));
@@ -130,13 +128,13 @@ TANDEM_DEVICE void each_member(const BwdDbiasFull& params, const DbiasPlace<S>& 
       const View<T> rows =
           query_view<T>(e, 0, second ? push.d_o : push.q, second ? u.d_o : u.q, of.head,
                         second ? u.head_dim_v : u.head_dim, push.wide & (second ? 8u : 1u));
-      load_rows<W, BR, FOURTH>((second ? tiles.d_o : tiles.q) + uint(stage * Tiles::ROWS), rows,
+      load_rows<W, BR, FOURTH>((second ? tiles.d_o : tiles.q) + uint(stage * S::Q_TILE), rows,
                                of.row0, me % FOURTH);
     } else {
       const View<T> keys =
           key_view<T>(e, 0, second ? push.v : push.k, second ? u.v : u.k, of.head / u.group,
                       second ? u.head_dim_v : u.head_dim, push.wide & (second ? 4u : 2u));
-      load_rows<W, BC, FOURTH>((second ? tiles.v : tiles.k) + uint(stage * Tiles::KEYS), keys,
+      load_rows<W, BC, FOURTH>((second ? tiles.v : tiles.k) + uint(stage * S::KV_TILE), keys,
                                place.col0, me % FOURTH);
     }
     const int i = of.row0 + me;

@@ -189,6 +189,57 @@ struct OnlineRows {
   }
 };
 
+// Stores lse of the lane's rows, from `row` on, and forms the numbers that o is multiplied or
+// divided by. factor: of weights beside a sink. half: the warp's, of its rows' keys; part: over
+// batch and splits.
+template <typename T, typename Inputs, typename Params, typename Softmax, typename Rows, int MT>
+TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (&factor)[MT][2],
+                               const Params& params, const Exponent& e, Softmax& softmax,
+                               const Rows& rows, const Lane& me, int part, int head, int row,
+                               [[maybe_unused]] int half) {
+  const FwdBlock& u = params.block;
+  const FwdPush& push = params.push;
+  float* lse = reinterpret_cast<float*>(push.lse);
+  const int64_t lse0 = (int64_t(part) * u.heads_q + head) * u.seq_q;
+  rows.join_sum(softmax.l);
+#pragma unroll
+  for (int r = 0; r < MT; ++r)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float l = softmax.l[r][h], m = softmax.m[r][h];
+      const float off = Softmax::off(m, e.c) * kLn2;
+      const int i = row + 16 * r + 8 * h;
+      if constexpr (Inputs::SOME) {
+        const float* sink =
+            params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + head : nullptr;
+        divisor[r][h] = factor[r][h] = 1.f;
+        if (l > 0.f) {
+          divisor[r][h] = l;
+          if (sink) {
+            const float x = __ldg(sink), top = fmaxf(m, x);
+            factor[r][h] = expf(m - top);
+            divisor[r][h] = fmaf(l, factor[r][h], expf(x - top));
+          }
+        }
+        if (lse && me.t == 0 && i < u.seq_q) {
+          if (u.splits > 1 && l > 0.f)
+            put_part_lse(lse, lse0 + i, m, logf(l));
+          else
+            lse[lse0 + i] = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
+        }
+        continue;
+      }
+      if (lse && half == 0 && me.t == 0 && i < u.seq_q) {
+        const float top = __fmul_rn(m, e.first ? 1.f : e.scale);
+        if (u.splits > 1 && l > 0.f)
+          put_part_lse(lse, lse0 + i, top, logf(l) - off);
+        else
+          lse[lse0 + i] = l > 0.f ? top + (logf(l) - off) : minus_infinity();
+      }
+      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
+    }
+}
+
 template <typename T, int ROW, typename Params>
 TANDEM_DEVICE void form_o(const Params& params) {
   using S = MmaShape<ROW>;
@@ -222,12 +273,10 @@ TANDEM_DEVICE void form_o(const Params& params) {
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
-  const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W,
-             v_tile = k_tile + S::STAGES * BC * 2 * W, p_tile = v_tile + S::STAGES * BC * 2 * W,
-             numbers = p_tile + BR * 2 * BC;
+  const SharedArrays<S> tiles;
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first row
   const int key = half * (BC / HALVES), feature = half * (S::FEATURES / HALVES);
-  const SharedLeft<W, MT> q_at(q_tile, own);
+  const SharedLeft<W, MT> q_at(tiles.q, own);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
   const Exponent e(u.scale, Inputs::SOME);
   using Softmax = OnlineRows<MT, kIsF32<T>>;
@@ -236,22 +285,23 @@ TANDEM_DEVICE void form_o(const Params& params) {
   clear(o);
   const auto rows = [&] {
     if constexpr (HALVES > 1)
-      return SharedRows<BR>{numbers};
+      return SharedRows<BR>{tiles.numbers};
     else
       return OwnRows();
   }();
 
-  load_rows<W, BR, S::THREADS>(q_tile, q, row0);
+  const auto load_keys = [&](int to, int first) {
+    load_rows<W, BC, S::THREADS>(tiles.k + to * S::KV_TILE, k, first);
+    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(tiles.v + to * S::KV_TILE, v, first);
+  };
+  load_rows<W, BR, S::THREADS>(tiles.q, q, row0);
   commit();
   int t = next(span.begin);
   constexpr int AHEAD = S::STAGES > 1 ? S::STAGES - 1 : 1;  // tiles that are fetched ahead
   static_assert(AHEAD == 1 || !Inputs::SOME, "the tile after next() is not known");
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    if (t + n < span.end) {
-      load_rows<W, BC, S::THREADS>(k_tile + n * BC * 2 * W, k, (t + n) * BC);
-      if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile + n * BC * 2 * W, v, (t + n) * BC);
-    }
+    if (t + n < span.end) load_keys(n, (t + n) * BC);
     commit();
   }
   if constexpr (S::HELD) {
@@ -267,15 +317,11 @@ TANDEM_DEVICE void form_o(const Params& params) {
     wait<AHEAD - 1>();
     __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if ((Inputs::SOME ? after : t + AHEAD) < span.end) {
-        const int to = S::STAGES == 2 ? 1 - stage : (stage + AHEAD) % S::STAGES;
-        load_rows<W, BC, S::THREADS>(k_tile + to * BC * 2 * W, k,
-                                     Inputs::SOME ? after * BC : col0 + AHEAD * BC);
-        load_rows<W, BC, S::THREADS>(v_tile + to * BC * 2 * W, v,
-                                     Inputs::SOME ? after * BC : col0 + AHEAD * BC);
-      }
+      if ((Inputs::SOME ? after : t + AHEAD) < span.end)
+        load_keys(S::STAGES == 2 ? 1 - stage : (stage + AHEAD) % S::STAGES,
+                  Inputs::SOME ? after * BC : col0 + AHEAD * BC);
     } else {
-      load_rows<W, BC, S::THREADS>(v_tile, v, col0);
+      load_rows<W, BC, S::THREADS>(tiles.v, v, col0);
     }
     commit();
     [[maybe_unused]] BiasBlock<MT, BC / HALVES / 8> bias;
@@ -284,11 +330,11 @@ TANDEM_DEVICE void form_o(const Params& params) {
     float s[MT][BC / HALVES / 8][4];
     // k_at and v_at are formed in the loop: formed before it, they make ptxas spill more
     // (D 128: 3 % slower on an H100).
-    const RowsReach<T, W> k_at(k_tile, false);
+    const RowsReach<T, W> k_at(tiles.k, false);
     if constexpr (S::HELD)
       product_nt<W, T>(s, q_held, k_at, stage * BC + key);
     else
-      product_nt<W, T>(s, SharedLeft<W, MT>(q_tile, own), k_at, stage * BC + key);
+      product_nt<W, T>(s, SharedLeft<W, MT>(tiles.q, own), k_at, stage * BC + key);
     e.apply(s);
     bool edge = t < span.full_begin || t >= span.full_end;
     if constexpr (Inputs::SOME) {
@@ -306,67 +352,28 @@ TANDEM_DEVICE void form_o(const Params& params) {
     softmax.step(s, o, e.c, rows);
     uint p[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(p, s);
-    if constexpr (HALVES > 1) put_rows<BC, true>(p_tile, own, key, p);
+    if constexpr (HALVES > 1) put_rows<BC, true>(tiles.p, own, key, p);
     if constexpr (S::STAGES == 1) {
       wait<0>();
       __syncthreads();
       if ((Inputs::SOME ? after : t + 1) < span.end)
-        load_rows<W, BC, S::THREADS>(k_tile, k, Inputs::SOME ? after * BC : col0 + BC);
+        load_keys(0, Inputs::SOME ? after * BC : col0 + BC);
       commit();
     }
-    const AcrossReach<T, W> v_at(v_tile, true);
+    const AcrossReach<T, W> v_at(tiles.v, true);
     if constexpr (HALVES > 1)
-      product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(p_tile, own), v_at, stage * BC, feature);
+      product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(tiles.p, own), v_at, stage * BC, feature);
     else
       product_nn<W, T>(o, p, v_at, stage * BC);
     if constexpr (S::STAGES > 1) stage = S::STAGES == 2 ? 1 - stage : (stage + 1) % S::STAGES;
   }
   wait<0>();
   __syncthreads();  // for Q, where no tile was visited
-
-  float* lse = reinterpret_cast<float*>(push.lse);
-  const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
-  rows.join_sum(softmax.l);
   // f32 results are divided by it. 16-bit results, which are rounded once more, are multiplied by
   // it.
   float divisor[MT][2];
   [[maybe_unused]] float factor[MT][2];  // of weights beside a sink
-#pragma unroll
-  for (int r = 0; r < MT; ++r)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float l = softmax.l[r][h], m = softmax.m[r][h];
-      const float off = Softmax::off(m, e.c) * kLn2;
-      const int i = row + 16 * r + 8 * h;
-      if constexpr (Inputs::SOME) {
-        const float* sink =
-            params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
-        divisor[r][h] = factor[r][h] = 1.f;
-        if (l > 0.f) {
-          divisor[r][h] = l;
-          if (sink) {
-            const float x = __ldg(sink), top = fmaxf(m, x);
-            factor[r][h] = expf(m - top);
-            divisor[r][h] = fmaf(l, factor[r][h], expf(x - top));
-          }
-        }
-        if (lse && me.t == 0 && i < u.seq_q) {
-          if (u.splits > 1 && l > 0.f)
-            put_part_lse(lse, lse0 + i, m, logf(l));
-          else
-            lse[lse0 + i] = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
-        }
-        continue;
-      }
-      if (lse && half == 0 && me.t == 0 && i < u.seq_q) {
-        const float top = __fmul_rn(m, e.first ? 1.f : e.scale);
-        if (u.splits > 1 && l > 0.f)
-          put_part_lse(lse, lse0 + i, top, logf(l) - off);
-        else
-          lse[lse0 + i] = l > 0.f ? top + (logf(l) - off) : minus_infinity();
-      }
-      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
-    }
+  finish_rows<T, Inputs>(divisor, factor, params, e, softmax, rows, me, part, at.head, row, half);
   const auto of_row = [&](float x, int r, int h) {
     if constexpr (Inputs::SOME) x *= factor[r][h];
     return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
@@ -379,7 +386,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
       store_numbers(out, row, feature + 2 * me.t, o, of_row);
   } else {
     const View<T> out = in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
-    store_averages<W>(out, row0, q_tile, own, o, of_row, feature);
+    store_averages<W>(out, row0, tiles.q, own, o, of_row, feature);
   }
 }
 

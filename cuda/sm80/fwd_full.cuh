@@ -6,6 +6,7 @@
 #include "../parts/entmax.cuh"
 #include "fwd.cuh"
 #include "kv_loop.cuh"
+#include "weigh.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -142,9 +143,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
 
   const Lane me;
-  const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W, v_tile = k_tile + BC * 2 * W;
-  const LiveTiles live{
-      reinterpret_cast<uint*>(shared_memory()) + (v_tile + BC * 2 * W - q_tile) / 4, span.begin};
+  const SharedArrays<S> tiles;
+  const uint q_tile = tiles.q, k_tile = tiles.k, v_tile = tiles.v;
+  const LiveTiles live{reinterpret_cast<uint*>(shared_memory()) + S::shared.end / 4, span.begin};
   const int own = 16 * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, 1> q_at(q_tile, own);
   const Reach<W> k_at(k_tile, false), v_at(v_tile, true);

@@ -12,7 +12,7 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     fwd_whole(const __grid_constant__ FwdWholeFull params) {
   using S = WholeShape<ROW>;
-  constexpr int W = S::WIDTH, STAGE = S::Q_TILE + 2 * S::KV_TILE;
+  constexpr int W = S::WIDTH;
   static_assert(S::STAGES == 2, "as it is written");
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
@@ -21,17 +21,16 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const Lane me;
   const uint tiles = shared_start();
   const int own = 16 * me.warp;
-  WholeScores<S> scores(params, tiles + 2 * STAGE);
+  WholeScores<S> scores(params, tiles + S::shared.end);
   const auto fetch = [&](WholePair pair, int stage) {
     const int head = pair.head, entry = pair.entry, kv_head = head / u.group;
-    const uint to = tiles + uint(stage * STAGE);
+    const uint to = tiles + uint(stage * S::shared.stage);
     load_whole<S, S::BR>(
         to, make_view<T>(push.q, u.q, entry, head, u.seq_q, u.head_dim, push.wide & 1u));
-    load_whole<S, S::BC>(to + S::Q_TILE, make_view<T>(push.k, u.k, entry, kv_head, u.seq_kv,
-                                                      u.head_dim, push.wide & 2u));
-    load_whole<S, S::BC>(
-        to + S::Q_TILE + S::KV_TILE,
-        make_view<T>(push.v, u.v, entry, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u));
+    load_whole<S, S::BC>(to + S::shared.k, make_view<T>(push.k, u.k, entry, kv_head, u.seq_kv,
+                                                        u.head_dim, push.wide & 2u));
+    load_whole<S, S::BC>(to + S::shared.v, make_view<T>(push.v, u.v, entry, kv_head, u.seq_kv,
+                                                        u.head_dim_v, push.wide & 4u));
     scores.fetch(params, pair, stage);
   };
   WholePair pair = work.first;
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if (left > 1) fetch(after, 1 - stage);
     commit();
     scores.begin(params, pair, stage);
-    const uint q = tiles + uint(stage * STAGE), k = q + S::Q_TILE, v = k + S::KV_TILE;
+    const uint q = tiles + uint(stage * S::shared.stage), k = q + S::shared.k, v = q + S::shared.v;
     typename WholeScores<S>::Block s;
     product_nt<W, T>(s, SharedLeft<W, 1>(q, own), Reach<W>(k, false), 0);
     float m[2], l[2];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The KV loop of bwd_dq and bwd_row_sums with optional inputs, over the keys of a tile of query
-// rows: both products, and what dS is computed from.
+// The KV loop of the backward: what the kernels share that own query rows and stream tiles of keys
+// past them. Rows of a tile of S are queries and columns are keys. What turns products into weights
+// (weights.cuh, weights_full.cuh) and what becomes of these and dP are policies.
 #ifndef TANDEM_CUDA_SM80_KV_LOOP_CUH
 #define TANDEM_CUDA_SM80_KV_LOOP_CUH
 #include "shape.cuh"
-#include "weigh.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -17,96 +17,66 @@ TANDEM_DEVICE int next_tile(int t, int end, const LeftOut& left_out) {
   return t;
 }
 
-// A tile of pairs of a query and a key, in accumulators.
-template <int N>
-struct PairTile {
-  int t, stage;  // of the streamed keys
-  Spot<true, N> at;
-  float g[1][N][4], slope[N][4], dp[1][N][4];
-  uint counted;  // elements that M and dropout leave, a bit each
-  TANDEM_DEVICE float counted_dp(float drop_scale, int n, int x) const {
-    return counted >> (4 * n + x) & 1u ? dp[0][n][x] * drop_scale : 0.f;
-  }
+// A key tile in the loop, and what a lane has of its pairs.
+template <typename S, typename Weights>
+struct KeyTile {
+  static constexpr int N = S::BC / 8;
+  int col0, stage;                        // its first key
+  bool edge;                              // some pairs are hidden by their position
+  float s[S::MT][N][4], dp[S::MT][N][4];  // products, of which weigh() makes weights; dP
+  typename Weights::State state;
 };
 
-template <typename S>
-struct WalkTiles {  // addresses of the tiles in shared memory
-  uint q = shared_start(), d_o = q + S::BR * 2 * S::WIDTH, k = d_o + S::BR * 2 * S::WIDTH,
-       v = k + S::STAGES * S::BC * 2 * S::WIDTH;
-};
-
-// Calls use(tile) for each key tile that is visited. all: also for tiles in which keep or entmax
-// leaves nothing.
-template <typename T, typename S, bool CAP, typename Use>
-TANDEM_DEVICE void walk_keys(const Extra& e, const PairOf<T>& p, int row0, bool all,
-                             const Use& use) {
-  constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, TILE = BC * 2 * W, N = BC / 8;
-  static_assert(S::MT == 1 && S::STAGES == 2, "as it is written");
-  const TandemTiles span = tandem_key_tiles(e.band, row0, BR, BC, e.seq_q, e.seq_kv);
-  const bool skip = e.f.SKIP != 0 && !all;
-  const Lane me;
-  const WalkTiles<S> tiles;
-  const int own = 16 * me.warp, row = row0 + own + me.g;  // the lane's first row
-  const SharedLeft<W, 1> q_at(tiles.q, own), o_at(tiles.d_o, own);
-  const Reach<W> k_at(tiles.k, false), v_at(tiles.v, false);
-  const auto left_out = [&](int t) {
-    return e.f.KEEP && skip && !tile_kept<S::THREADS>(e, p.of, row0, BR, t * BC, BC);
+// Calls use(tile) for each tile of keys in span that has weights. x: views q, k, v and d_o. row0:
+// the workgroup's first query.
+template <typename T, typename S, typename Weights, typename Views, typename Use>
+TANDEM_DEVICE void kv_loop(Weights& weights, const Views& x, int row0, const TandemTiles& span,
+                           const Use& use) {
+  constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC;
+  const SharedArrays<S> tiles;
+  const int own = 16 * S::MT * Lane().warp;
+  const SharedLeft<W, S::MT> q_at(tiles.q, own), o_at(tiles.d_o, own);
+  const RowsReach<T, W> k_at(tiles.k, false), v_at(tiles.v, false);
+  const auto left_out = [&](int t) { return weights.leaves_out(row0, t * BC); };
+  const auto load_keys = [&](int stage, int t) {
+    load_rows<W, BC, S::THREADS>(tiles.k + stage * S::KV_TILE, x.k, t * BC);
+    load_rows<W, BC, S::THREADS>(tiles.v + stage * S::KV_TILE, x.v, t * BC);
   };
-
-  load_rows<W, BR, S::THREADS>(tiles.q, p.q, row0);
-  load_rows<W, BR, S::THREADS>(tiles.d_o, p.d_o, row0);
+  load_rows<W, BR, S::THREADS>(tiles.q, x.q, row0);
+  load_rows<W, BR, S::THREADS>(tiles.d_o, x.d_o, row0);
   int t = next_tile(span.begin, span.end, left_out);
-  if (t < span.end) {
-    load_rows<W, BC, S::THREADS>(tiles.k, p.k, t * BC);
-    load_rows<W, BC, S::THREADS>(tiles.v, p.v, t * BC);
-  }
+  if (t < span.end) load_keys(0, t);
   commit();
-  float origin[2], shift[2];
-  bool some_far = false;  // whether a row of the warp is far
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int i = row + 8 * h;
-    origin[h] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
-    if (tandem_is_far(origin[h])) origin[h] = p.far(i).relative, some_far = true;
-    shift[h] = elastic_shift(e, p.of, i);
-  }
-  some_far = any_of_warp(some_far);
-  PairTile<N> tile;
-  tile.stage = 0;
+  weights.fetch_rows();
+  int stage = 0;
 #pragma unroll 1
-  while (t < span.end) {
-    tile.t = t;
-    tile.at = {row, t * BC + 2 * me.t};
-    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BR > e.seq_q;
-    t = next_tile(t + 1, span.end, left_out);
+  for (int after; t < span.end; t = after) {
+    after = next_tile(t + 1, span.end, left_out);
     wait<0>();
     __syncthreads();
-    if (t < span.end) {
-      load_rows<W, BC, S::THREADS>(tiles.k + (1 - tile.stage) * TILE, p.k, t * BC);
-      load_rows<W, BC, S::THREADS>(tiles.v + (1 - tile.stage) * TILE, p.v, t * BC);
+    if constexpr (S::STAGES > 1) {
+      if (after < span.end) load_keys(1 - stage, after);
+      commit();
     }
-    commit();
-    product_nt<W, T>(tile.g, q_at, k_at, tile.stage * BC);
-    const uint seen = score_block<CAP>(tile.g[0], tile.slope, e, p.of, tile.at, edge);
-    if (some_far) take_far_rows(tile.g[0], p, tile.at, e.seq_q);
-    tile.counted = weigh_block(
-        tile.g[0], e, seen, [&](int, int x) { return origin[x / 2]; },
-        [&](int, int x) { return shift[x / 2]; }, [](int, int, float) {});
-    bool counts = true;
-    if (is_entmax(e) && skip) {
-      bool some = false;
-      each<N>([&](int n, int x) { some |= tile.g[0][n][x] != 0.f; });
-      counts = __syncthreads_or(some) != 0;
-    }
-    if (counts) {
-      tile.counted &= kept_block(e, p.of, tile.at);
-      product_nt<W, T>(tile.dp, o_at, v_at, tile.stage * BC);
+    KeyTile<S, Weights> tile;
+    tile.col0 = t * BC, tile.stage = stage;
+    weights.begin(tile);
+    product_nt<W, T>(tile.s, q_at, k_at, stage * BC);
+    tile.edge = t < span.full_begin || t >= span.full_end || weights.cuts_rows(row0);
+    if (weights.weigh(tile)) {
+      product_nt<W, T>(tile.dp, o_at, v_at, stage * BC);
       use(tile);
     }
-    tile.stage = 1 - tile.stage;
+    if constexpr (S::STAGES > 1) {
+      stage = 1 - stage;
+    } else {
+      __syncthreads();
+      if (after < span.end) load_keys(0, after);
+      commit();
+    }
   }
   wait<0>();
-  __syncthreads();
+  __syncthreads();  // where no tile was visited, the copies of Q end only here
 }
 
 }  // namespace sm80

@@ -22,6 +22,21 @@ struct MmaShape {
                        HALVES = tile.halves;
   static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
   static constexpr bool HELD = tile.held != 0;
+  static constexpr int Q_TILE = BR * 2 * WIDTH, KV_TILE = BC * 2 * WIDTH;  // bytes
+  static constexpr AmpereShared shared = ampere_shared(tile);
+};
+
+// Addresses in shared memory of the arrays of a kernel (ampere_shared()).
+template <typename S>
+struct SharedArrays {
+  uint q = shared_start() + S::shared.q, d_o = shared_start() + S::shared.d_o,
+       k = shared_start() + S::shared.k, v = shared_start() + S::shared.v,
+       numbers = shared_start() + S::shared.numbers, p = shared_start() + S::shared.p,
+       ds = shared_start() + S::shared.ds, swap = shared_start() + S::shared.swap;
+  // Address of number `which` (0: lse, 1: delta, 2: share) of a query row in a stage.
+  TANDEM_DEVICE uint number(int stage, int which, int row) const {
+    return numbers + uint(stage * 12 * S::BR + 4 * which * S::BR + 4 * row);
+  }
 };
 
 // Tile scheduler: finds the work tile of a workgroup. With a mask, tiles take different times, so

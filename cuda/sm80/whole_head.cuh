@@ -17,8 +17,7 @@ template <int ROW>
 struct WholeShape : MmaShape<ROW> {
   using S = MmaShape<ROW>;
   static constexpr int BLOCKS = S::BC / 8;  // of 8 keys, in the accumulators of a warp
-  static constexpr int Q_TILE = S::BR * 2 * S::WIDTH, KV_TILE = S::BC * 2 * S::WIDTH;
-  static constexpr int P_COLS = whole_p_cols(S::BC), P_TILE = S::BR * 2 * P_COLS;
+  static constexpr int P_COLS = whole_p_cols(S::BC);
   // Whether d_bias may be summed over entries, which takes as many registers as S.
   static constexpr bool SUMS = whole_sums_bias(S::tile);
   // Threads that load rows, whole periods of the swizzle each time.

@@ -30,32 +30,51 @@ constexpr int whole_bias_pitch(int bc, int element_bytes) { return bc * element_
 constexpr int whole_p_cols(int bc) { return (bc + 31) / 32 * 32; }
 // Whether their backward may sum d_bias over batch entries, in registers.
 constexpr bool whole_sums_bias(const AmpereTile& t) { return t.bc <= 64 || t.width <= 32; }
-// Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
-// the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
-// and f32 numbers that two warps exchange.
-constexpr int ampere_shared_bytes(const AmpereTile& t) {
-  // Whole heads: stages of all rows; in the backward P, dS, and rows that outputs pass through;
-  // without the bias.
-  if (t.table == TileTable::ampere_whole_heads) {
-    const int rows = (t.owns_keys() ? 2 : 1) * t.br + 2 * t.bc;
-    return t.bytes * (t.stages * rows * t.width +
-                      (t.owns_keys() ? 2 * t.br * whole_p_cols(t.bc) + t.br * t.width : 0));
+// Where the arrays of a kernel of cuda/sm80 begin in shared memory, in bytes, and where they end.
+// Kernels lack some of them.
+struct AmpereShared {
+  int q, d_o, k, v;  // tiles of rows, the streamed ones in stages; of whole heads in a stage
+  int stage;         // whole heads: bytes of a stage
+  int numbers;       // stages of three numbers of each query row; in fwd those that warps exchange
+  int p, ds;         // P and dS, if warps share them
+  int swap;          // f32 numbers of S and dP, which two warps exchange
+  int out;           // whole heads: rows that outputs pass through
+  int end;
+};
+constexpr AmpereShared ampere_shared(const AmpereTile& t) {
+  const int queries = t.bytes * t.width * t.br, keys = t.bytes * t.width * t.bc;
+  const int pairs = t.bytes * t.br * t.bc, numbers = 3 * 4 * t.br;
+  AmpereShared at{};
+  const auto take = [&at](int* begin, int bytes) { *begin = at.end, at.end += bytes; };
+  if (t.table == TileTable::ampere_whole_heads) {  // without the bias
+    take(&at.q, queries);
+    if (t.owns_keys()) take(&at.d_o, queries);
+    take(&at.k, keys), take(&at.v, keys);
+    at.stage = at.end, at.end *= t.stages;
+    if (!t.owns_keys()) return at;
+    take(&at.p, t.bytes * t.br * whole_p_cols(t.bc)), take(&at.ds, at.end - at.p);
+    take(&at.out, queries);
+  } else if (t.stem == Stem::bwd_dbias) {
+    take(&at.q, t.stages * queries), take(&at.d_o, t.stages * queries);
+    take(&at.k, t.stages * keys), take(&at.v, t.stages * keys);
+    take(&at.numbers, t.stages * numbers);
+  } else if (t.owns_keys()) {
+    take(&at.k, keys), take(&at.v, keys);
+    take(&at.q, t.stages * queries), take(&at.d_o, t.stages * queries);
+    take(&at.numbers, t.stages * numbers);
+    if (t.halves > 1 || t.stem == Stem::bwd_dkv_dq) take(&at.ds, pairs);
+    if (t.halves > 1) take(&at.p, pairs);
+    if (t.halves > 2) take(&at.swap, 2 * pairs);
+  } else {
+    take(&at.q, queries);
+    if (t.stem != Stem::fwd) take(&at.d_o, queries);
+    take(&at.k, t.stages * keys), take(&at.v, t.stages * keys);
+    if (t.stem == Stem::fwd && t.halves > 1)
+      take(&at.p, pairs), take(&at.numbers, 4 * t.halves * t.br);
   }
-  // bwd_dbias streams rows and keys of all tensors, and three numbers of a row.
-  if (t.stem == Stem::bwd_dbias)
-    return t.stages * (2 * (t.br + t.bc) * t.bytes * t.width + 3 * 4 * t.br);
-  const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
-  const int streamed = t.stages * 2 * t.streamed() * row;
-  const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
-  if (t.stem == Stem::fwd && t.halves > 1)  // P, and numbers that warps exchange
-    return owned + streamed + t.bytes * t.br * t.bc + 4 * t.halves * t.br;
-  const int pairs = (t.halves > 2                 ? 4
-                     : t.halves > 1               ? 2
-                     : t.stem == Stem::bwd_dkv_dq ? 1
-                                                  : 0) *
-                    t.bytes * t.owned() * t.streamed();
-  return owned + streamed + numbers + pairs;
+  return at;
 }
+constexpr int ampere_shared_bytes(const AmpereTile& t) { return ampere_shared(t).end; }
 
 // The dQ accumulator of bwd_dkv_dq, f32: for each head blocks of 64 rows, each of panels of 64
 // features.
