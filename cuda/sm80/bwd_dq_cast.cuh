@@ -3,7 +3,7 @@
 // block of 64 rows and 64 features.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_CAST_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_CAST_CUH
-#include "kernels.h"
+#include "params.h"
 #include "tile.cuh"
 
 namespace tandem {

@@ -4,7 +4,7 @@
 #define TANDEM_CUDA_SM80_SHAPE_CUH
 #include "../parts/tile.cuh"
 #include "f32.cuh"
-#include "kernels.h"
+#include "params.h"
 #include "plan/sm80/tiles.h"
 #include "problem/tile_range.h"
 

@@ -8,7 +8,7 @@
 #define TANDEM_SRC_CUDA_LOOK_UPS_H
 #include "../../cuda/kernels.h"
 #include "../../cuda/simt/bwd_dot.h"
-#include "../../cuda/sm80/kernels.h"
+#include "../../cuda/sm80/params.h"
 #include "kernels/params.h"
 
 // An includer of kernels.inc that has FROM_FOLDER(id, source, params, look_up), for the folders

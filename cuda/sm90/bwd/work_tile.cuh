@@ -7,7 +7,7 @@
 #include "../numerics.cuh"
 #include "../params.h"
 #include "../ptx/wgmma.cuh"
-#include "kernels/traits.h"
+#include "kernels/columns.h"
 
 namespace tandem {
 namespace cuda {

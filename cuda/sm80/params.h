@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Parameters of the kernels of the path sm80 that differ from those of cuda/kernels.h
 // (src/kernels/abi/sm80).
-#ifndef TANDEM_CUDA_SM80_KERNELS_H
-#define TANDEM_CUDA_SM80_KERNELS_H
+#ifndef TANDEM_CUDA_SM80_PARAMS_H
+#define TANDEM_CUDA_SM80_PARAMS_H
 #include "../kernels.h"
 
 namespace tandem {
