@@ -24,12 +24,12 @@ TANDEM_DEVICE BiasRows bias_rows_of(const Params& params, const Place& at) {
                       u.seq_kv);
 }
 
-// Forms d_q of the query rows from row0 on. x: views q, k, v and d_o. written() gives the view
+// Forms d_q of the query rows from row0 on. views: of q, k, v and d_o. written() gives the view
 // of d_q, in the end: before the loop it would take registers.
 template <typename T, typename S, typename Params, typename Weights, typename Views,
           typename ViewOf>
-TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weights, const Views& x,
-                            const TandemTiles& span, const ViewOf& written) {
+TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weights,
+                            const Views& views, const TandemTiles& span, const ViewOf& written) {
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC;
   const BwdDqBlock& u = params.block;
   const Lane me;
@@ -50,7 +50,7 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
   }
   float d_q[MT][S::FEATURES / 8][4];
   clear(d_q);
-  kv_loop<T, S>(weights, x, row0, span, [&](KeyTile<S, Weights>& tile) {
+  kv_loop<T, S>(weights, views, row0, span, [&](KeyTile<S, Weights>& tile) {
 #pragma unroll
     for (int r = 0; r < MT; ++r)
 #pragma unroll
@@ -59,14 +59,16 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
         for (int x = 0; x < 4; ++x)
           tile.dp[r][n][x] = weights.weight(tile, r, n, x) *
                              (weights.counted_dp(tile, r, n, x) - weights.delta[r][x / 2]);
-    if constexpr (Weights::SOME)
-      if (stores)
+    if constexpr (Weights::SOME) {
+      if (stores) {
 #pragma unroll
         for (int r = 0; r < 2 * MT; ++r)
 #pragma unroll
           for (int n = 0; n < BC / 8; ++n)
             d_bias.put(row + 8 * r, tile.col0 + 8 * n + 2 * me.t, tile.dp[r / 2][n][2 * (r % 2)],
                        tile.dp[r / 2][n][2 * (r % 2) + 1]);
+      }
+    }
     weights.apply_slope(tile);
     uint ds[MT][BC / kDepth<T>][4];
     pack_rows<T>(ds, tile.dp);
@@ -90,16 +92,16 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
   if (!find_queries<ROW>(u, &at)) return;
   const int kv_head = at.head / u.group, row0 = at.tile * S::BR;
   const Inputs in(params, at.batch);
-  const DqViews<T> x{in.queries(push.q, u.q, at.head, u.head_dim, push.wide & 1u),
-                     in.keys(push.k, u.k, kv_head, u.head_dim, push.wide & 2u),
-                     in.keys(push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u),
-                     in.queries(push.d_o, u.d_o, at.head, u.head_dim_v, push.wide & 8u)};
+  const DqViews<T> views{in.queries(push.q, u.q, at.head, u.head_dim, push.wide & 1u),
+                         in.keys(push.k, u.k, kv_head, u.head_dim, push.wide & 2u),
+                         in.keys(push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u),
+                         in.queries(push.d_o, u.d_o, at.head, u.head_dim_v, push.wide & 8u)};
   const TandemTiles span = tandem_key_tiles(in.band(), row0, S::BR, S::BC, in.seq_q(), in.seq_kv());
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
   const Lane me;
   SoftmaxRows<T, S, Inputs, Params> weights(params, in, at.head, row0 + 16 * S::MT * me.warp + me.g,
                                             rows0, stores_bias(params));
-  form_d_q<T, S>(params, at, weights, x, span, [&] {
+  form_d_q<T, S>(params, at, weights, views, span, [&] {
     return in.written_queries(push.d_q, u.d_q, at.head, u.head_dim, push.wide & 16u);
   });
 }

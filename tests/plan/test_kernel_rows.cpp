@@ -235,5 +235,56 @@ TEST_CASE("rules of speed of cuda.sm90 are switched off by name") {
     CHECK(std::string(plan_of(row.line, caps).tile().name) == row.without);
   }
   CHECK(int(std::size(rows)) == kSm90RuleCount);
-  CHECK(speed_rules().size() == size_t(kSm90RuleCount));
+}
+
+// What a rule of a path's choices may decide, as text.
+static std::string decisions(const Plan& plan) {
+  std::string text = plan.path;
+  for (const Launch& l : plan.launches) {
+    text += std::string(" ") + stem_name(l.stem) + "." + l.row().variant + " " +
+            (l.tile.name ? l.tile.name : "-") + (l.joins() ? " joins " : " ") +
+            std::to_string(l.splits) + " of " + std::to_string(l.total);
+    if (const MatrixLaunch* own = l.as<MatrixLaunch>())
+      text += own->plain_loop.runs ? " plain" : "";
+  }
+  return text;
+}
+
+TEST_CASE("rules of speed of cuda.sm80 and of matrices are switched off by name") {
+  const struct {
+    const char *rule, *device, *line;
+  } rows[] = {
+      {"cuda.sm80.rule.dq_postprocess", "h100_cuda", "bwd f32 b1 hq2 sq128 d64"},
+      {"cuda.sm80.rule.small_tiles", "h100_cuda", "fwd f16 hq8 sq512 d256"},
+      {"cuda.sm80.rule.dbias_tiles", "h100_cuda",
+       "bwd f16 b4 hq2 sq150 d64 bias:f16:1x2x150 d_bias:f16 grads=qkvb"},
+      {"cuda.sm80.rule.all_keys", "h100_cuda", "bwd f32 b8 hq4 sq96 d32 bias:f32:8x4x96"},
+      {"cuda.sm80.rule.deep_stages", "h100_cuda", "fwd f16 b16 hq20 hk20 sq1 sk1500 d64"},
+      {"cuda.sm80.rule.few_splits", "h100_cuda", "fwd bf16 hq64 hk8 sq1 sk32768 d128"},
+      {"cuda.sm80.rule.joins_dq", "h100_cuda", "bwd f16 b1 hq2 sq64 d64 softcap=20"},
+      {"cuda.sm80.rule.whole_few_rows", "h100_cuda", "fwd f16 b2048 hq16 sq8 sk48 d64"},
+      {"cuda.sm80.rule.whole_few_heads", "h100_cuda", "fwd f16 b8 hq4 sq100 d32"},
+      {"cuda.sm80.rule.whole_forward_bias", "h100_cuda",
+       "fwd f16 b512 hq4 sq128 d8 bias:f16:512x4x128"},
+      {"vulkan.coopmat.rule.narrow_tiles", "h100_vulkan", "fwd f16 b64 hq12 sq77 d64"},
+      {"vulkan.coopmat.rule.filled_tiles", "h100_vulkan", "fwd f16 hq4 sq16 sk300 d64"},
+      {"vulkan.coopmat2.rule.plain_loop", "h100_vulkan", "fwd f16 b4 hq16 sq1024 d128"},
+      {"vulkan.coopmat2.rule.chunks_of_ds", "h100_vulkan",
+       "bwd bf16 b16 hq32 sq4096 d80 causal_top_left"},
+      {"vulkan.coopmat.rule.sums_in_dq", "h100_vulkan",
+       "bwd bf16 b16 hq16 sq2048 d64 bias:bf16:1x16x2048 d_bias:bf16 grads=qkvb"},
+  };
+  size_t found = size_t(kSm90RuleCount);
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.rule));
+    Caps caps = caps_of(row.device);
+    if (caps.backend == Backend::cuda) REQUIRE(parse_disabled("cuda.sm90", &caps.disabled).ok());
+    const std::string with = decisions(plan_of(row.line, caps));
+    Vec<String> rule;
+    REQUIRE(parse_disabled(row.rule, &rule).ok());
+    caps.disabled.push_back(rule[0]);
+    CHECK_MESSAGE(decisions(plan_of(row.line, caps)) != with, with);
+    ++found;
+  }
+  CHECK(speed_rules().size() == found);
 }

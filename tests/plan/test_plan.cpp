@@ -84,7 +84,7 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK((t.table != TileTable::ampere_plain) ==
           (dbias ? !p.extras(kHasBias | kHasKeep | kHasLengths | kHasSink).empty()
                  : p.inputs() != 0));
-  CHECK((!whole || sm80_takes_whole(p)));
+  CHECK((!whole || sm80_takes_whole(p, caps)));
   CHECK(t.width >= std::max(p.head_dim, p.head_dim_v));
   CHECK(l.shared_bytes <= caps.shared_bytes);
   CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
@@ -98,7 +98,7 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   } else if (whole) {
     CHECK(int64_t(l.tiles) <= (sm80_slices_batch(p) ? p.batch : p.batch * p.heads_q));
     CHECK(int64_t(l.total) == int64_t(l.tiles) * (sm80_slices_batch(p) ? p.heads_q : 1));
-    CHECK(sm80_holds_whole(p, caps.cores, t));
+    CHECK(sm80_holds_whole(p, caps, t));
   } else {
     CHECK(int64_t(l.tiles) == (length + rows - 1) / rows * columns);
     CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * l.splits);

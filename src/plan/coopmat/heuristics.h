@@ -7,6 +7,7 @@
 
 #include "plan/heuristics.h"
 #include "plan/planner.h"
+#include "rules.h"
 
 namespace tandem {
 
@@ -27,8 +28,8 @@ inline bool sums_pay(const Problem& p, int64_t cores) {
 constexpr int64_t kDsBytes = int64_t(256) << 20;
 constexpr int kDsWidth = 64;
 // How many times a chunk has to fill the device; and with heads of 65 to 112 under a band. Chunks
-// wait for each other, where without them bwd_dkv and bwd_dq run side by side. H100, a band, heads
-// of 96, chunks of 1.9 times: 3.63 ms in place of 2.94. Heads of 80, 3.9 times: 1.78 and 2.15.
+// wait for each other, where without them bwd_dkv and bwd_dq run side by side
+// (coopmat_rule::chunks_of_ds).
 constexpr double kDsFills = 1.9, kDsFillsNarrowBand = 3.8;
 
 // How many of `heads` kv heads have their dS in the workspace at a time (a chunk), in whole steps;
@@ -69,13 +70,9 @@ constexpr int lean_inputs(int64_t width) { return width > 64 ? 1 : 3; }
 inline double padded_work(int64_t own, int64_t streamed, int rows, int cols) {
   return double(ceil_div(own, rows) * rows) * double(ceil_div(streamed, cols) * cols);
 }
-// Whether the next tile of fewer rows is faster, as its work is less by this factor. H100, fewer
-// rows over more: in fwd up to D 64 0.86 where the work is the same (with a dense bias 1.02), and
-// 1.24 to 1.42 where it is 1.33 to 1.6 times less (S 77 and 144); at D 80 1.02 where it is 1.33
-// times less. Heads with many tiles stay with the wide one: with Sq 4096 and Sk 77 0.91. bwd_dkv is
-// alike, 0.88 and 1.3. bwd_dq has 1.00 to 1.02 where the work is the same, 1.1 to 1.2 with S 197 or
-// 144. These are coopmat2's times; coopmat has the rule, too. Narrow workgroups are half as large,
-// so there have to be two for each core: with 80 of them (S 640, 16 heads) bwd_dq has 0.91.
+// Whether the next tile of fewer rows is faster, as its work is less by this factor
+// (coopmat_rule::narrow_tiles). Heads with many tiles stay with the wide one. Narrow workgroups are
+// half as large, so there have to be two for each core.
 inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, double factor,
                         double groups, int64_t cores) {
   if (groups < 2.0 * double(cores)) return false;
@@ -87,12 +84,11 @@ inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, doubl
 
 // The loop of fwd that is made for products and exponentials (shaders/coopmat/fwd_plain.glsl),
 // where it takes a problem and is the faster one.
-MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Launch& l);
-// Whether that loop is faster than the other one. With two
-// blocks of rows a subgroup it is for masked tiles and ends alone. Heads over 192, which have no
-// room for a second set of staging registers, have it for masked tiles alone. H100, 580.159.04,
-// D 256: without a mask 1.69 ms in place of 1.26, with the causal one 0.80 in place of 1.00. ends:
-// the last tile may have fewer keys.
+MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Launch& l);
+// Whether that loop is faster than the other one (coopmat_rule::plain_loop). With two blocks of
+// rows a subgroup it is for masked tiles and ends alone. Heads over 192, which have no room for a
+// second set of staging registers, have it for masked tiles alone. ends: the last tile may have
+// fewer keys.
 inline bool plain_loop_pays(const Problem& p, int row_blocks, bool ends) {
   return p.banded() || (row_blocks > 1 ? ends : std::max(p.head_dim, p.head_dim_v) <= 192);
 }

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Launch& l) {
+MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Launch& l) {
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   const MatrixLaunch::PlainLoop other;
   if (l.row().path_id != PathId::vulkan_coopmat2 || !own.register_prefetch || !is_folded(p))
@@ -16,7 +16,9 @@ MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Launch& l) {
     return other;
   const bool ends = !tiles_exist(p, l);  // the last tile may have fewer keys
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
-  if (!plain_loop_pays(p, own.row_blocks, ends) || chunks > 8 * l.tile.invocations()) return other;
+  if (chunks > 8 * l.tile.invocations() || !in_force(caps, coopmat_rule::plain_loop) ||
+      !plain_loop_pays(p, own.row_blocks, ends))
+    return other;
   // Strides are constants of the pipeline. The kernel tells k and v apart by their numbers of
   // blocks, and rows lie so near that indices in a tile have 32 bits.
   const int64_t k = p.k.s / 8, v = p.v.s / 8;

@@ -141,6 +141,9 @@ class MatrixPlanner final : public VulkanPlanner {
   String pair_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   int entries_at_once(const MatrixTile& tile) const;
   const MatrixTile* tile_for_two() const;
+  bool fills(int64_t length, const MatrixTile& tile) const {
+    return !in_force(caps, coopmat_rule::filled_tiles) || fills_tile(length, tile.rows(shape_));
+  }
   const MatrixTile* tile_for_ds() const;
   const MatrixTile* first_tile(Stem stem, Rows rows, const Refuse& refuse) const;
   const MatrixTile* or_narrower(const MatrixTile* tile) const;
@@ -317,7 +320,7 @@ const MatrixTile* MatrixPlanner::tile_for_ds() const {
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
     if (!t.ds || (best && t.max_d > best->max_d) || !tile_refusal(t, shape_).empty()) continue;
-    if (fills_tile(p.seq_q, t.rows(shape_))) return &t;
+    if (fills(p.seq_q, t)) return &t;
     if (!best || t.rows(shape_) < best->rows(shape_)) best = &t;
   }
   return best;
@@ -338,7 +341,7 @@ const MatrixTile* MatrixPlanner::first_tile(Stem stem, Rows rows, const Refuse& 
     }
     if (!best || t.rows(shape_) < best->rows(shape_)) best = &t;
     if (forced) return best;
-    if (fills_tile(length, best->rows(shape_))) return or_narrower(best);
+    if (fills(length, *best)) return or_narrower(best);
   }
   return best;
 }
@@ -347,7 +350,8 @@ const MatrixTile* MatrixPlanner::first_tile(Stem stem, Rows rows, const Refuse& 
 const MatrixTile* MatrixPlanner::or_narrower(const MatrixTile* tile) const {
   const bool keys = tile->stem == Stem::bwd_dkv;
   const int64_t own = keys ? p.seq_kv : p.seq_q, streamed = keys ? p.seq_q : p.seq_kv;
-  if (rows_of(*tile) != Rows::any) return tile;  // the others are not measured
+  if (rows_of(*tile) != Rows::any || !in_force(caps, coopmat_rule::narrow_tiles))
+    return tile;  // the others are not measured
   const auto work = [&](const MatrixTile& t) {
     return padded_work(own, streamed, t.rows(shape_), t.step(shape_));
   };
@@ -419,7 +423,8 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launc
       uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, l.entries)) +
       mask_shared_bytes(t, shape_);
   launch->path = l;
-  if (launch->stem == Stem::fwd) launch->as<MatrixLaunch>()->plain_loop = plain_loop(p, *launch);
+  if (launch->stem == Stem::fwd)
+    launch->as<MatrixLaunch>()->plain_loop = plain_loop(p, caps, *launch);
 }
 
 void MatrixPlanner::form(Launch* launch) const {
@@ -487,7 +492,8 @@ bool MatrixPlanner::sums_ds() const {
   if (!(p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == 1 &&
         p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q && !p.has_lengths()))
     return false;
-  return sums_pay(p, cores_of(caps)) && shape_.k == shape_.n;
+  return in_force(caps, coopmat_rule::sums_in_dq) && sums_pay(p, cores_of(caps)) &&
+         shape_.k == shape_.n;
 }
 
 // How many kv heads have their dS in the workspace at a time (a chunk); 0: dS is not shared.
@@ -498,7 +504,9 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
                      !p.has_lengths() && (thrice || !p.keep) && p.wants(TANDEM_GRAD_K);
   const bool narrow = dq.tile.max_d < 128, pays = thrice || dkv.tile.max_d > kDsWidth;
-  const double fills = narrow && !thrice && p.banded() ? kDsFillsNarrowBand : kDsFills;
+  const double fills = !in_force(caps, coopmat_rule::chunks_of_ds) ? 0
+                       : narrow && !thrice && p.banded()           ? kDsFillsNarrowBand
+                                                                   : kDsFills;
   // over the batch entries of a head
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;
   // bwd_dq multiplies dS after the derivative of softcap; d_bias is dS before it.

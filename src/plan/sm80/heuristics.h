@@ -7,19 +7,19 @@
 #include "plan/caps.h"
 #include "plan/tiles.h"
 #include "problem/problem.h"
+#include "rules.h"
 
 namespace tandem {
 
 // Whether bwd_dkv_dq stores d_q itself, by the last workgroup of a head, so that there is no
-// bwd_dq_cast. f32 only: the other kernels have no registers for it. A launch of its own is faster,
-// by 4 us for 256 KiB a head (H100), but a small problem has fewer launches to record. Hence a
-// small limit for a head, and one for all heads.
-inline bool sm80_postprocesses_dq(const Problem& p) {
+// bwd_dq_cast. f32 only: the other kernels have no registers for it. There is a small limit for a
+// head, and one for all heads.
+inline bool sm80_postprocesses_dq(const Problem& p, const Caps& caps) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   // bwd_dq_cast does not know where the entries of a packed tensor lie.
   if (p.lengths_q == Lengths::packed) return true;
-  return p.dtype == TANDEM_F32 && bytes <= (int64_t(1) << 18) * p.heads_kv &&
-         p.batch * bytes <= int64_t(4) << 20;
+  return in_force(caps, sm80_rule::dq_postprocess) && p.dtype == TANDEM_F32 &&
+         bytes <= (int64_t(1) << 18) * p.heads_kv && p.batch * bytes <= int64_t(4) << 20;
 }
 
 // Whether bwd_dbias has a kernel without the other optional inputs, of which a sink is part of lse.
@@ -55,25 +55,27 @@ inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at
 }
 
 // Whether a later tile of a kernel is better than the best one so far, for the same head sizes: it
-// is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. H100,
-// fwd, D 256, S 512, 8 heads: 0.024 ms instead of 0.028. A tile for wider heads multiplies zeros,
-// and has a wider dQ accumulator.
+// is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. A tile
+// for wider heads multiplies zeros, and has a wider dQ accumulator.
 constexpr int64_t kManySteps = 8;
-inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
+inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile& t,
                            const AmpereTile& best) {
-  if (t.stem == Stem::bwd_dbias) return sm80_is_better_for_dbias(p, cores, t, best);
-  // All keys of a head in one workgroup, which then stores d_q. Not measured.
+  const int64_t cores = caps.cores;
+  if (t.stem == Stem::bwd_dbias)
+    return in_force(caps, sm80_rule::dbias_tiles) && sm80_is_better_for_dbias(p, cores, t, best);
+  // All keys of a head in one workgroup, which then stores d_q.
   if (t.table == TileTable::ampere_f32_inputs && t.stem == Stem::bwd_dkv_dq)
-    return t.width == best.width && p.seq_kv > best.bc && p.seq_kv <= t.bc;
-  // More tiles of keys in flight. One query, 20 heads, 1500 keys, B 16 0.048 ms in place of 0.051;
-  // 48 keys, 32,768 heads 0.203 in place of 0.158.
+    return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
+           p.seq_kv <= t.bc;
+  // More tiles of keys in flight.
   if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
       t.table == best.table && t.stages > best.stages)
-    return p.seq_kv >= kManySteps * t.bc;
+    return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
   const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
-  return t.width == best.width && t.owned() < best.owned() &&
+  return in_force(caps, sm80_rule::small_tiles) && t.width == best.width &&
+         t.owned() < best.owned() &&
          (length <= t.owned() || (few && t.owned() * 2 >= best.owned()));
 }
 
@@ -90,10 +92,11 @@ inline int64_t sm80_workgroups_at_once(uint32_t device_bytes, uint32_t bytes, in
 }
 
 // Splits of keys of fwd: no more than kManySplits, where these give each SM two workgroups. Parts
-// are read again by fwd_combine. H100, one query, 64 heads of 8 kv heads, D 128, Sk 32768: 99
-// splits 0.0687 ms, 49 0.0609, 33 0.0610, 24 0.0634.
+// are read again by fwd_combine.
 constexpr int64_t kManySplits = 48;
-inline uint32_t sm80_splits_of_keys(int64_t splits, int64_t groups, int64_t cores) {
+inline uint32_t sm80_splits_of_keys(const Caps& caps, int64_t splits, int64_t groups,
+                                    int64_t cores) {
+  if (!in_force(caps, sm80_rule::few_splits)) return uint32_t(splits);
   const int64_t two_each = (2 * cores + groups - 1) / groups;
   return uint32_t(std::min(splits, std::max(kManySplits, two_each)));
 }
@@ -101,21 +104,21 @@ inline uint32_t sm80_splits_of_keys(int64_t splits, int64_t groups, int64_t core
 // Whether the workgroups of bwd_dq follow those of bwd_dkv in one launch, which spares the host
 // three microseconds. bwd_dq then has more threads than it uses, which is harmless while there are
 // SMs for all workgroups of both.
-inline bool sm80_joins_dq(uint32_t dkv_total, uint32_t dq_total, int64_t cores) {
-  return dkv_total + uint64_t(dq_total) <= uint64_t(cores);
+inline bool sm80_joins_dq(const Caps& caps, uint32_t dkv_total, uint32_t dq_total, int64_t cores) {
+  return in_force(caps, sm80_rule::joins_dq) && dkv_total + uint64_t(dq_total) <= uint64_t(cores);
 }
 
 // Whether the kernels of whole heads take a problem, if a tile of theirs holds its heads. H200:
 // Swin's windows (49 x 49, D 32, 12,288 of them) 0.095 ms forward and 0.20 backward; with the other
-// kernels of this path an H100 took 0.55 and 1.35. Few rows without a bias are faster in the tiles
-// of 16 rows (one query, 48 keys, D 64, 32,768 heads: 0.16 ms, whole heads 0.44).
+// kernels of this path an H100 took 0.55 and 1.35.
 constexpr int64_t kFewWholeRows = 16;
-inline bool sm80_takes_whole(const Problem& p) {
+inline bool sm80_takes_whole(const Problem& p, const Caps& caps) {
   if (p.element_size() != 2 || p.normalizer != Normalizer::softmax ||
       (p.inputs() & ~uint32_t(kHasBias | kHasKeep)) != 0 || p.is_empty() || p.splits > 1)
     return false;
   if (p.batch * p.heads_q >= int64_t(1) << 31) return false;  // pairs are an int
-  if (!p.backward) return p.inputs() != 0 || p.seq_q > kFewWholeRows;
+  if (!p.backward)
+    return p.inputs() != 0 || p.seq_q > kFewWholeRows || !in_force(caps, sm80_rule::whole_few_rows);
   if (p.heads_q != p.heads_kv) return false;
   const Overlay& b = p.bias;
   return !p.wants(TANDEM_GRAD_BIAS) ||
@@ -127,21 +130,17 @@ inline bool sm80_slices_batch(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1;
 }
 // Whether a tile of theirs holds a problem's heads. Larger ones than 64 x 64 x 64 are for so many
-// heads that each SM has several: one workgroup has all of a head. H100, forward and backward, in
-// place of cuda.sm90: 32 x 128, D 32, 4,096 heads with a bias of each 0.053 and 0.14 ms, 0.099 and
-// 0.41; 77 x 77, D 64, 3,072 heads 0.062 and 0.14, 0.095 and 0.23; 64 x 64, D 80, 2,048 heads 0.039
-// forward, 0.067; 128 x 128, D 8, 2,048 heads with a bias of each 0.135 backward, 0.231; 144 x 144,
-// D 64, 4,800 heads with a mask 0.46 and 0.87, 0.63 and 1.40; 128 x 128, D 32, 3,072 heads 0.056
-// forward, 0.074, and 100 x 100, 4,096 heads 0.076, 0.103.
-inline bool sm80_holds_whole(const Problem& p, int64_t cores, const AmpereTile& t) {
+// heads that each SM has several: one workgroup has all of a head.
+inline bool sm80_holds_whole(const Problem& p, const Caps& caps, const AmpereTile& t) {
   const bool small = t.br <= 64 && t.bc <= 64 && t.width <= 64;
+  const int64_t cores = caps.cores ? caps.cores : 32;  // cores_of()
   // Up to 128 x 128, tiles of cuda.sm90 waste no more than that of 144 x 144.
   if (t.bc > 128 && p.seq_q <= 128 && p.seq_kv <= 128) return false;
-  // With a bias its forward is faster: 2,048 heads of 128 x 128, D 8, 0.056 ms in place of 0.072.
-  if (!p.backward && t.br == 128 && p.bias) return false;
+  if (!p.backward && t.br == 128 && p.bias && in_force(caps, sm80_rule::whole_forward_bias))
+    return false;
   if (!whole_sums_bias(t) && p.wants(TANDEM_GRAD_BIAS) && sm80_slices_batch(p)) return false;
   return p.seq_q <= t.br && p.seq_kv <= t.bc && std::max(p.head_dim, p.head_dim_v) <= t.width &&
-         (small || p.batch * p.heads_q >= 2 * cores);
+         (small || p.batch * p.heads_q >= 2 * cores || !in_force(caps, sm80_rule::whole_few_heads));
 }
 // The first row of kAmpereTiles for whole heads that takes a problem on a device; -1: there is
 // none.

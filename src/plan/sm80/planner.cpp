@@ -48,7 +48,7 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
   const String forced = size_refusal(p, t.br, t.bc);
   if (!forced.empty()) return forced;
   if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
-  if (t.table == TileTable::ampere_whole_heads && !sm80_holds_whole(p, cores_of(caps), t))
+  if (t.table == TileTable::ampere_whole_heads && !sm80_holds_whole(p, caps, t))
     return text("%lld heads of %lld x %lld are too large, or too few",
                 (long long)(p.batch * p.heads_q), (long long)p.seq_q, (long long)p.seq_kv);
   if (shared > caps.shared_bytes)
@@ -90,8 +90,9 @@ class Sm80Planner final : public CudaPlanner {
     if (choice_ == Choice::whole) return 1;
     const uint32_t splits = CudaPlanner::key_splits(launch, extent);
     if (p.splits > 0) return splits;
-    return sm80_splits_of_keys(
-        splits, std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1), cores_of(caps));
+    return sm80_splits_of_keys(caps, splits,
+                               std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1),
+                               cores_of(caps));
   }
   bool can_fuse() const;
   bool is_alone() const;
@@ -147,7 +148,7 @@ Vec<Stem> Sm80Planner::stems() const {
   if (choice_ == Choice::whole) return {p.backward ? Stem::bwd_dkv_dq : Stem::fwd};
   if (choice_ != Choice::fused) return with_origin(separate_stems(false, stores_ds()));
   Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
-  if (!sm80_postprocesses_dq(p) && !is_alone()) stems.push_back(Stem::bwd_dq_cast);
+  if (!sm80_postprocesses_dq(p, caps) && !is_alone()) stems.push_back(Stem::bwd_dq_cast);
   if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds()) stems.push_back(Stem::bwd_dbias);
   if (p.wants(TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head_sums);
   return with_origin(stems);
@@ -173,8 +174,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
       const String why = row_refusal(p, caps, t, shared_bytes(t));
       if (!why.empty())
         refuse(name() + " " + t.name, why);
-      else if (best < 0 ||
-               (!forced && !whole && sm80_is_better(p, caps.cores, t, kAmpereTiles[best])))
+      else if (best < 0 || (!forced && !whole && sm80_is_better(p, caps, t, kAmpereTiles[best])))
         best = n;
     }
     if (best >= 0 || !is_tiled(stem)) continue;
@@ -189,7 +189,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
 bool Sm80Planner::choose(const Refuse& refuse) {
   if (choice_ == Choice::none) {
     choice_ = Choice::whole;
-    if (sm80_takes_whole(p) && choose_tiles(refuse)) return true;
+    if (sm80_takes_whole(p, caps) && choose_tiles(refuse)) return true;
   }
   if (choice_ == Choice::whole) {
     choice_ = Choice::fused;
@@ -265,7 +265,7 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     join(l);
   };
   Launch* dq = find_launch(launches, Stem::bwd_dq);
-  if (dq && dq->as<Sm80Launch>() && sm80_joins_dq(dkv->total, dq->total, cores_of(caps)) &&
+  if (dq && dq->as<Sm80Launch>() && sm80_joins_dq(caps, dkv->total, dq->total, cores_of(caps)) &&
       dq->of<Sm80Launch>().tile().width == dkv->of<Sm80Launch>().tile().width)
     join_if_possible(dq);
   // bwd_head_sums sums up what the first kernel has left, so it can run with bwd_dkv.
@@ -290,7 +290,7 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
 }  // namespace
 
 int sm80_whole_row(const Problem& p, const Caps& caps) {
-  if (!sm80_takes_whole(p)) return -1;
+  if (!sm80_takes_whole(p, caps)) return -1;
   const int kernel = sm80_kernel(p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, true);
   for (int n = 0; n < kAmpereTileCount; ++n) {
     const AmpereTile& t = kAmpereTiles[n];

@@ -90,7 +90,7 @@ String why_bias_192_few(const Sm90Case& c) {
 
 }  // namespace
 
-// Times are of an H100 (132 SMs), where nothing else is said. Notebook: bench/lab/2026-11.md.
+// Times are of an H100 with 132 SMs. Notebook: bench/lab/2026-11.md.
 const Sm90Rule kSm90Rules[] = {
     {{"cuda.sm90.rule.whole_heads",
       "32 x 128, D 32, 4,096 heads with a bias of each: forward 0.053 ms on sm80, 0.099 here; "
@@ -129,15 +129,9 @@ String sm90_slower(const Sm90Case& c) {
   for (const Sm90Rule& rule : kSm90Rules) {
     if (rule.of_tiles != (c.tile != nullptr)) continue;
     const String why = rule.why(c);
-    if (!why.empty() && !is_disabled(c.caps, rule.name)) return why;
+    if (!why.empty() && in_force(c.caps, rule)) return why;
   }
   return "";
-}
-
-Vec<const SpeedRule*> speed_rules() {
-  Vec<const SpeedRule*> all;
-  for (const Sm90Rule& rule : kSm90Rules) all.push_back(&rule);
-  return all;
 }
 
 }  // namespace tandem
