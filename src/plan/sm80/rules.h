@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rules of speed of cuda.sm80. Their predicates are in heuristics.h. Notebook: bench/lab/2026-11.md.
+// Rules of speed of cuda.sm80. Their predicates are in heuristics.h. Notebook:
+// bench/lab/2026-11.md.
 #ifndef TANDEM_SRC_PLAN_SM80_RULES_H
 #define TANDEM_SRC_PLAN_SM80_RULES_H
 #include "plan/rules.h"

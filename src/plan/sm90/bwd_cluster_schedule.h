@@ -69,10 +69,10 @@ TANDEM_CLUSTER_SCHEDULE int bwd_other_item(const BwdClusterSchedule& x, int n) {
   return n + (block < x.blocks - 1 ? (block + 1) * x.two_cta_clusters : x.reserved);
 }
 
-// Time of a two-CTA cluster for a tile, in tenths of that of a cluster of the whole batch: one pass,
-// and more for each further one, which reads what earlier ones have summed. H100, S 2048, two
-// passes: 27 measured at D 128, 40 at D 64; 35 and 40 give the same plan at S 2048, and at S 4096 40
-// takes 3.793 ms, 35 3.755 and 3.791. Other numbers of passes are not measured.
+// Time of a two-CTA cluster for a tile, in tenths of that of a cluster of the whole batch: one
+// pass, and more for each further one, which reads what earlier ones have summed. H100, S 2048, two
+// passes: 27 measured at D 128, 40 at D 64. There 35 and 40 give the same plan at S 2048; at S 4096
+// 40 takes 3.793 ms, 35 takes 3.755 and 3.791. Other numbers of passes are not measured.
 constexpr int64_t bwd_two_cta_tenths(const BwdShape& s, int64_t passes) {
   return s.d <= 64 ? 13 + 22 * (passes - 1) : 11 + 16 * (passes - 1);
 }
