@@ -12,7 +12,7 @@ function(tandem_options target)
         set(sanitizers thread)
       endif()
       target_compile_options(${target} PUBLIC
-        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${sanitizers};-fno-omit-frame-pointer>)
+        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${sanitizers};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
       # Without it GCC takes any number in an enum. It watches those in memory; Clang arguments, too.
       target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fstrict-enums>)
       target_link_options(${target} PUBLIC -fsanitize=${sanitizers})

@@ -36,6 +36,9 @@ function(tandem_run name driver program device share off cases why)
   if(own_COST)
     set_tests_properties(${name} PROPERTIES COST ${own_COST})
   endif()
+  if(TANDEM_WHOLE_SUITES)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 14400) # a twelfth takes up to 400 s
+  endif()
 endfunction()
 
 # ---- cases ----
@@ -255,7 +258,7 @@ tandem_run(broken.races.scratch.coopmat lavapipe26+gpuav tandem_races_scratch_br
   "five defects")
 set_tests_properties(broken.races.tiles broken.races.scratch.coopmat2 broken.races.scratch.coopmat PROPERTIES
   PASS_REGULAR_EXPRESSION "with-driver: 60 validation messages")
-# Kernels that are wrong on purpose: mutation/cases.cmake says which cases have to fail. Where tests compile the same kernels, one
+# Kernels that are wrong on purpose: their patches say which cases have to fail. Where tests compile the same kernels, one
 # goes first and the others find them in Mesa's cache.
 set(share_of_broken_bwd_row_sums 2/3) # parts of the tier ci in which both suites notice all that the stem writes
 set(share_of_broken_bwd_dbias 2/3)

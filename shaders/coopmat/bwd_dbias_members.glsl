@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dbias that forms dS: members one after the other, features by steps of STEP matrices.
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
-#define STEP 4                                // src/plan/tiles.h
+#define STEP 4                                // src/plan/coopmat/tile.h
 #define STEP_CHUNKS (STEP * MK / 8)
 #define STEP_PITCH (STEP_CHUNKS + 1)
 #include "coopmat/bwd_dbias_common.glsl"

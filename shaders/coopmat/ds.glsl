@@ -5,7 +5,7 @@
 #ifndef FIRST_KV_HEAD
 #define FIRST_KV_HEAD block.first
 #endif
-const int DS_BLOCK = 128;          // kDsBlock, src/plan/tiles.h
+const int DS_BLOCK = 128;          // kDsBlock, src/plan/coopmat/tile.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
 const int DS_SUM_KEYS = 64;        // kDsSumKeys: of a workgroup of bwd_dbias
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };

@@ -7,7 +7,7 @@
 // no exception: on Intel's GPUs each of them takes a register as a vector does. So tensors, lengths
 // and the place of the workgroup wait in shared memory, and come anew behind each barrier.
 
-shared uint lean_words[32]; // kLeanWords, src/plan/tiles.h
+shared uint lean_words[32]; // kLeanWords, src/plan/coopmat/tile.h
 // A subgroup's own: numbers of its rows and, in fwd, of its elements.
 shared vec4 own_numbers[SUBGROUPS * OWN_COUNT / 4];
 #define MY_NUMBERS (int(gl_SubgroupID) * (OWN_COUNT / 4))

@@ -101,7 +101,7 @@ int key_place(int row) {
 #define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
-// ---- shared arrays: src/plan/tiles.h counts them ----
+// ---- shared arrays: src/plan/coopmat/tile.h counts them ----
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MK / 8;

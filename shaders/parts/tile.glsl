@@ -34,7 +34,7 @@ const int NT_LESS = COLS < ROWS ? COLS * DK / 4 / WG : 0;
 // them out of loops, and the addresses, indices and conditions of all steps would take more
 // registers than the accumulators. What has passed through shared memory is new behind each
 // barrier: a zero in the index of the invocation, and the address and strides of each View.
-#define LEAN_WORDS (LEAN != 0 ? 25 : 0) // src/plan/tiles.h counts them
+#define LEAN_WORDS (LEAN != 0 ? 25 : 0) // src/plan/tile.h counts them
 #define TID (int(gl_LocalInvocationIndex) + (LEAN != 0 ? int(votes[VOTES]) : 0))
 // PAIRED: neighbouring invocations have the same columns, of two rows.
 #define TROW (PAIRED != 0 ? TID / (2 * TC) * 2 + TID % 2 : TID / TC)

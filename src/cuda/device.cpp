@@ -305,7 +305,7 @@ class CudaDevice final : public Device {
     caps_.early_launches = driver_version >= 12030 && properties.major >= 9;
     caps_.shared_bytes = uint32_t(properties.sharedMemPerBlockOptin);
     with_.launch = driver_.launch;
-    with_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
+    with_.shared_of_sm = properties.sharedMemPerMultiprocessor;
     with_.reserved_a_block = properties.reservedSharedMemPerBlock;
     with_.most_a_block = properties.sharedMemPerBlockOptin;
     caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);

@@ -51,7 +51,7 @@ Status prepare_kernel(const void* kernel, int threads, size_t shared, const Laun
   TANDEM_CUDA_TRY("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
                   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&groups, kernel, threads, shared));
   const size_t wanted = size_t(groups) * (shared + with.reserved_a_block);
-  const size_t percent = (100 * wanted + with.a_multiprocessor - 1) / with.a_multiprocessor;
+  const size_t percent = (100 * wanted + with.shared_of_sm - 1) / with.shared_of_sm;
   TANDEM_CUDA_TRY("cudaFuncSetAttribute",
                   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                        int(percent < 100 ? percent : 100)));

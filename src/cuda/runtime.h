@@ -97,7 +97,7 @@ using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 // What launches on a device need.
 struct Launching {
   decltype(Driver::launch) launch = nullptr;
-  size_t a_multiprocessor = 0, reserved_a_block = 0, most_a_block = 0;  // bytes of shared memory
+  size_t shared_of_sm = 0, reserved_a_block = 0, most_a_block = 0;  // bytes of shared memory
 };
 
 // A kernel with its grid, prepared for launches. P: type of its only parameter.

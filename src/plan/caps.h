@@ -62,6 +62,9 @@ struct Caps {
 // "name value" lines; tandem_device_describe() and `tandem info` print them.
 String describe_caps(const Caps& caps);
 
+// The device's number of SMs, or a guess if it reports none.
+inline int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
+
 // Splits a comma-separated list. An unknown name fails, and the message names it. "": an empty
 // list.
 class Status;

@@ -21,9 +21,6 @@ bool is_disabled(const Caps& caps, const String& name);
 
 constexpr int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
-// The device's number of SMs, or a guess if it reports none.
-inline int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
-
 // Why a tile of br query rows and bc keys is not the one that the problem forces; "" if it is, or
 // if the problem forces none.
 String size_refusal(const Problem& p, int br, int bc);

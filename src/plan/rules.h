@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rules of speed: what a path decides because it was measured to be faster, where it could decide
-// otherwise. The rows are in src/plan/<path>/rules.h and, of cuda.sm90, rules.cpp.
+// Rules of speed: what a path decides because it is faster, where it could decide otherwise. The
+// evidence says what was measured, or that nothing was. The rows are in src/plan/<path>/rules.h
+// and, of cuda.sm90, rules.cpp.
 #ifndef TANDEM_SRC_PLAN_RULES_H
 #define TANDEM_SRC_PLAN_RULES_H
 #include <algorithm>

@@ -210,7 +210,7 @@ endif()
 
 # What build/tests/mutation/cases.txt tells scripts/gpu-suite: a stem (with :SUITE), the tier, a path, the patterns.
 set(broken_cases "")
-set(TANDEM_BROKEN "") # the stems that Vulkan's drivers at hand run without matrices (vulkan/drivers.cmake)
+set(TANDEM_BROKEN "") # the stems that Vulkan's drivers at hand run without matrices (runs.cmake)
 foreach(change IN LISTS changes)
   string(REGEX MATCH "(.*)/(.*)" change ${change})
   set(path ${CMAKE_MATCH_1})
@@ -240,11 +240,11 @@ foreach(change IN LISTS changes)
   if(path STREQUAL cpu)
     add_test(NAME broken.${stem}.cpu COMMAND tandem_broken_${stem} "-tc=${Cases}")
     set_tests_properties(broken.${stem}.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;${environment}")
-  elseif(path STREQUAL scalar) # for vulkan/drivers.cmake
+  elseif(path STREQUAL scalar) # for runs.cmake
     list(APPEND TANDEM_BROKEN ${stem})
     set(TANDEM_BROKEN_${stem} "${Cases}")
     set(broken_environment_${stem} "${environment}")
-  elseif(path MATCHES "coopmat") # vulkan/drivers.cmake looks whether it is defined
+  elseif(path MATCHES "coopmat") # runs.cmake looks whether it is defined
     set(${path}_${stem}_from ${patch})
   endif()
   if(path MATCHES "^s[im]")

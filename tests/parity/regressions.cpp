@@ -258,7 +258,7 @@ TEST_CASE("regression: d_bias over clusters of every size: rest" *
 }
 
 // cuda.sm90 sums d_bias over more entries than a cluster has workgroups in slices of the batch
-// (BiasForm::slices): of few and of many passes, of whole passes and with workgroups that have no
+// (trait::slices): of few and of many passes, of whole passes and with workgroups that have no
 // entry, tiles of queries that see nothing, in a fixed order, into rows of odd lengths.
 TEST_CASE("regression: d_bias over slices of the batch" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();

@@ -28,8 +28,8 @@ tandem_problem small_problem() {
 
 }  // namespace
 
-// Where enums are watched (tests/CMakeLists.txt; Clang sees arguments, too) a wrong one that is
-// read as an enum ends the program.
+// Where enums are watched (cmake/TandemOptions.cmake; Clang sees arguments, too) a wrong one that
+// is read as an enum ends the program.
 TEST_CASE("regression: enum members are numbers until they have been checked") {
   CpuDevice cpu(1);
   const struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv_dq with masks, dropout and a distance bias beside the inputs of bwd_dkv_dq_varlen.cu,
+// bwd_dkv_dq with masks, dropout and a distance bias beside the inputs of bwd_dkv_dq_varlen.cuh,
 // head sizes up to 128.
 #ifndef TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_MASKED_CUH
 #define TANDEM_CUDA_SM90_BWD_BWD_DKV_DQ_MASKED_CUH

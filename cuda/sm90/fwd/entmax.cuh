@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The search for the thresholds of entmax in fwd (fwd_entmax.cu): its shared memory, and the
+// The search for the thresholds of entmax in fwd (fwd_entmax.cuh): its shared memory, and the
 // candidate lists.
 #ifndef TANDEM_CUDA_SM90_FWD_ENTMAX_CUH
 #define TANDEM_CUDA_SM90_FWD_ENTMAX_CUH

@@ -171,7 +171,8 @@ attention.register_autograd(_backward, setup_context=setup_context)
 
 # ---- vmap ----------------------------------------------------------------------------------------
 # The mapped dimension joins the batch. What has no batch dimension (distance bias, slopes, tau,
-# sinks, packed tensors) cannot join it: where one of those inputs is mapped, one call follows the other.
+# sinks, packed tensors) cannot join it: where one of those inputs is mapped, one call follows the
+# other.
 
 _SHARED = ("dist_bias", "slope", "tau", "sink")
 _DENSE = ("lengths_q", "lengths_kv", "lse")  # have no strides of their own in the C API

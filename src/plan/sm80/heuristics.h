@@ -133,14 +133,14 @@ inline bool sm80_slices_batch(const Problem& p) {
 // heads that each SM has several: one workgroup has all of a head.
 inline bool sm80_holds_whole(const Problem& p, const Caps& caps, const AmpereTile& t) {
   const bool small = t.br <= 64 && t.bc <= 64 && t.width <= 64;
-  const int64_t cores = caps.cores ? caps.cores : 32;  // cores_of()
   // Up to 128 x 128, tiles of cuda.sm90 waste no more than that of 144 x 144.
   if (t.bc > 128 && p.seq_q <= 128 && p.seq_kv <= 128) return false;
   if (!p.backward && t.br == 128 && p.bias && in_force(caps, sm80_rule::whole_forward_bias))
     return false;
   if (!whole_sums_bias(t) && p.wants(TANDEM_GRAD_BIAS) && sm80_slices_batch(p)) return false;
   return p.seq_q <= t.br && p.seq_kv <= t.bc && std::max(p.head_dim, p.head_dim_v) <= t.width &&
-         (small || p.batch * p.heads_q >= 2 * cores || !in_force(caps, sm80_rule::whole_few_heads));
+         (small || p.batch * p.heads_q >= 2 * cores_of(caps) ||
+          !in_force(caps, sm80_rule::whole_few_heads));
 }
 // The first row of kAmpereTiles for whole heads that takes a problem on a device; -1: there is
 // none.

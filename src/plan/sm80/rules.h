@@ -16,11 +16,14 @@ inline constexpr SpeedRule dq_postprocess{
 // Off: the first tile that fits.
 inline constexpr SpeedRule small_tiles{"cuda.sm80.rule.small_tiles",
                                        "fwd, D 256, S 512, 8 heads: 0.024 ms instead of 0.028"};
+// Off: the first tile that fits.
 inline constexpr SpeedRule dbias_tiles{
     "cuda.sm80.rule.dbias_tiles",
     "bytes: half the rows and keys read twice as many for an element (docs/kernels/sm80.md); not "
     "measured"};
+// Off: the first tile that fits, and bwd_dq_cast.
 inline constexpr SpeedRule all_keys{"cuda.sm80.rule.all_keys", "not measured"};
+// Off: the first tile that fits.
 inline constexpr SpeedRule deep_stages{
     "cuda.sm80.rule.deep_stages",
     "one query, 20 heads, 1500 keys, B 16: 0.048 ms in place of 0.051; 48 keys, 32,768 heads: "
@@ -42,8 +45,11 @@ inline constexpr SpeedRule whole_few_heads{
     "cuda.sm80.rule.whole_few_heads",
     "in place of cuda.sm90, forward and backward: 32 x 128, D 32, 4,096 heads with a bias of each "
     "0.053 and 0.14 ms, 0.099 and 0.41; 77 x 77, D 64, 3,072 heads 0.062 and 0.14, 0.095 and 0.23; "
-    "144 x 144, D 64, 4,800 heads with a mask 0.46 and 0.87, 0.63 and 1.40; 100 x 100, D 32, 4,096 "
-    "heads 0.076 forward, 0.103. Fewer heads not measured"};
+    "64 x 64, D 80, 2,048 heads 0.039 forward, 0.067; 128 x 128, D 8, 2,048 heads with a bias of "
+    "each 0.135 backward, 0.231; 144 x 144, D 64, 4,800 heads with a mask 0.46 and 0.87, 0.63 and "
+    "1.40; 128 x 128, D 32, 3,072 heads 0.056 forward, 0.074; 100 x 100, 4,096 heads 0.076, 0.103. "
+    "Fewer heads not measured"};
+// Off: the forward with a bias in tiles of 128 rows, too.
 inline constexpr SpeedRule whole_forward_bias{
     "cuda.sm80.rule.whole_forward_bias",
     "2,048 heads of 128 x 128, D 8, with a bias: 0.056 ms on sm90, 0.072 here"};
