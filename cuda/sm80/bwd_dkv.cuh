@@ -37,6 +37,8 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
   const TandemTiles span =
       tandem_query_tiles(in.band(), row0, C::BC, C::BR, in.seq_q(), in.seq_kv());
   WarpKeys<T, C> keys(row0);
+  KeySums<C> apart;
+  KeySums<C>& sums = sums_of_keys(keys, apart);
   const SoftmaxColumns<T, C, Inputs, Dq::SUMS, Params> weights(params, in, keys.tiles, keys.row);
   Dq d_q(params, in, at, row0, span);
   QueryStream<T, C, decltype(weights), Dq, Params> queries(
@@ -49,9 +51,11 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
         load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.k, k, row0);
         load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.v, v, row0);
       },
-      [&](const QueryTile& tile) { take_queries<T>(keys, weights, tile, grad_k, grad_v, d_q); });
+      [&](const QueryTile& tile) {
+        take_queries<T>(keys, sums, weights, tile, grad_k, grad_v, d_q);
+      });
   __syncthreads();  // two warps may share rows of K and V
-  store_keys(keys, u.scale, row0,
+  store_keys(keys, sums, u.scale, row0,
              in.written_keys(push.d_k, u.d_k, at.head, u.head_dim, io.wide & 16u),
              in.written_keys(push.d_v, u.d_v, at.head, u.head_dim_v, io.wide & 32u), push.d_k != 0,
              push.d_v != 0);

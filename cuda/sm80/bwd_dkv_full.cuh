@@ -59,6 +59,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const Extra e = make_extra(params, at.batch);
   const TandemTiles span = tandem_query_tiles(e.band, row0, C::BC, C::BR, e.seq_q, e.seq_kv);
   WarpKeys<T, C> keys(row0);
+  KeySums<C> apart;
+  KeySums<C>& sums = sums_of_keys(keys, apart);
 #pragma unroll 1
   for (int member = 0; member < u.group; ++member) {
     const int head = at.head * u.group + member;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.v, p.v, row0);
         },
         [&](const QueryTile& tile) {
-          take_queries<T>(keys, weights, tile, grad_k, grad_v, no_dq);
+          take_queries<T>(keys, sums, weights, tile, grad_k, grad_v, no_dq);
         });
   }
   __syncthreads();  // two warps may share rows of K and V
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     return make_rows_view<T>(0, address, s, at.batch, at.head, e.first_kv, e.written_kv, width,
                              wide);
   };
-  store_keys(keys, u.scale, row0, written(push.d_k, u.d_k, u.head_dim, push.wide & 16u),
+  store_keys(keys, sums, u.scale, row0, written(push.d_k, u.d_k, u.head_dim, push.wide & 16u),
              written(push.d_v, u.d_v, u.head_dim_v, push.wide & 32u), grad_k, grad_v);
 }
 

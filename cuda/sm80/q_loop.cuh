@@ -118,6 +118,12 @@ TANDEM_DEVICE void q_loop(Queries& queries, const LoadKeys& load_keys, const Use
   wait<0>();
 }
 
+// Sums of d_k and d_v of a warp's keys, of some features.
+template <typename C>
+struct KeySums {
+  float d_k[C::MT][C::F][4], d_v[C::MT][C::F][4];
+};
+
 // What a warp owns: keys, of which it sums some features of d_k and d_v.
 template <typename T, typename C>
 struct WarpKeys {
@@ -135,17 +141,29 @@ struct WarpKeys {
   // Operands of product_of_two().
   SharedLeft<W, MT> swap_left{half % 2 ? tiles.v : tiles.k, own};
   RowsReach<T, W> swap_right{half % 2 ? tiles.d_o : tiles.q, false};
-  float d_k[MT][C::F][4], d_v[MT][C::F][4];
+  KeySums<C> inner_sums;  // used as sums_of_keys() says
 
   // row0: the workgroup's first key.
-  explicit TANDEM_DEVICE WarpKeys(int row0) : row(row0 + weighed + me.g) { clear(d_k), clear(d_v); }
+  explicit TANDEM_DEVICE WarpKeys(int row0) : row(row0 + weighed + me.g) {}
 };
+
+// Where the sums of a warp's keys are. nvcc splits a struct with an array into values only after it
+// has unrolled the loops over the array, too late to move what addresses consist of out of the loop
+// over turns. So sums of half operands in turns are apart: a_dkvq64 then spills 8 bytes instead of
+// 24 (sm_90). Other kernels have more instructions with that, and those of f32 more spills.
+template <typename T, typename C>
+TANDEM_DEVICE KeySums<C>& sums_of_keys(WarpKeys<T, C>& keys, KeySums<C>& apart) {
+  KeySums<C>& sums = C::TURNS > 1 && !kIsF32<T> ? apart : keys.inner_sums;
+  clear(sums.d_k), clear(sums.d_v);
+  return sums;
+}
 
 // One turn of a tile: the queries from `from` on. Forms P and dS, and from these sums of d_v and
 // d_k, or leaves them in shared memory. Returns false if the tile has no weights.
 template <typename T, typename C, typename Weights, typename Dq>
-TANDEM_DEVICE bool take_turn(WarpKeys<T, C>& keys, const Weights& weights, const QueryTile& tile,
-                             int from, bool grad_k, bool grad_v, const Dq& d_q) {
+TANDEM_DEVICE bool take_turn(const WarpKeys<T, C>& keys, KeySums<C>& sums, const Weights& weights,
+                             const QueryTile& tile, int from, bool grad_k, bool grad_v,
+                             const Dq& d_q) {
   constexpr int W = C::WIDTH, BR = C::BR;
   const int first = tile.stage * BR + from;  // row of the staged queries
   typename Weights::State state;
@@ -158,7 +176,7 @@ TANDEM_DEVICE bool take_turn(WarpKeys<T, C>& keys, const Weights& weights, const
     product_nt<W, T>(s, keys.k_at, keys.q_at, first);
   if (!weights.weigh(s, p, state, tile, from)) return false;
   if constexpr (C::HALVES == 1) {
-    if (grad_v) product_nn<W, T>(keys.d_v, p, keys.o_across, first);
+    if (grad_v) product_nn<W, T>(sums.d_v, p, keys.o_across, first);
   } else {
     put_rows<BR>(keys.tiles.p, keys.weighed, from, p);
   }
@@ -172,44 +190,46 @@ TANDEM_DEVICE bool take_turn(WarpKeys<T, C>& keys, const Weights& weights, const
     put_numbers_of<2 * BR>(keys.tiles.ds, keys.weighed, from, p);
   else if constexpr (Dq::SUMS || C::HALVES > 1)
     put_rows<BR>(keys.tiles.ds, keys.weighed, from, p);
-  if constexpr (C::HALVES == 1) product_nn<W, T>(keys.d_k, p, keys.q_across, first);
+  if constexpr (C::HALVES == 1) product_nn<W, T>(sums.d_k, p, keys.q_across, first);
   return true;
 }
 
 // A query tile: all of its turns, then what the warps do with P and dS of one another.
 template <typename T, typename C, typename Weights, typename Dq>
-TANDEM_DEVICE void take_queries(WarpKeys<T, C>& keys, const Weights& weights, const QueryTile& tile,
-                                bool grad_k, bool grad_v, const Dq& d_q) {
+TANDEM_DEVICE void take_queries(const WarpKeys<T, C>& keys, KeySums<C>& sums,
+                                const Weights& weights, const QueryTile& tile, bool grad_k,
+                                bool grad_v, const Dq& d_q) {
   constexpr int W = C::WIDTH, BR = C::BR;
   if constexpr (C::TURNS == 1) {
-    if (!take_turn<T>(keys, weights, tile, keys.query, grad_k, grad_v, d_q)) return;
+    if (!take_turn<T>(keys, sums, weights, tile, keys.query, grad_k, grad_v, d_q)) return;
   } else {
 #pragma unroll 1
     for (int turn = 0; turn < C::TURNS; ++turn)
-      take_turn<T>(keys, weights, tile, keys.query + C::TURN * turn, grad_k, grad_v, d_q);
+      take_turn<T>(keys, sums, weights, tile, keys.query + C::TURN * turn, grad_k, grad_v, d_q);
   }
   if constexpr (Dq::SUMS || C::HALVES > 1) __syncthreads();
   if constexpr (C::HALVES > 1) {
     const SharedLeft<BR, C::MT> p_at(keys.tiles.p, keys.own), ds_at(keys.tiles.ds, keys.own);
     const int first = tile.stage * BR;
-    if (grad_v) product_nn<W, T, BR / 16>(keys.d_v, p_at, keys.o_across, first, keys.feature);
-    if (grad_k) product_nn<W, T, BR / 16>(keys.d_k, ds_at, keys.q_across, first, keys.feature);
+    if (grad_v) product_nn<W, T, BR / 16>(sums.d_v, p_at, keys.o_across, first, keys.feature);
+    if (grad_k) product_nn<W, T, BR / 16>(sums.d_k, ds_at, keys.q_across, first, keys.feature);
   }
   d_q.add(keys.tiles, tile);
 }
 
 // Stores d_k and d_v of a workgroup's keys, from row0 on.
 template <typename T, typename C>
-TANDEM_DEVICE void store_keys(const WarpKeys<T, C>& keys, float scale, int row0,
-                              const View<T>& to_k, const View<T>& to_v, bool grad_k, bool grad_v) {
+TANDEM_DEVICE void store_keys(const WarpKeys<T, C>& keys, const KeySums<C>& sums, float scale,
+                              int row0, const View<T>& to_k, const View<T>& to_v, bool grad_k,
+                              bool grad_v) {
   constexpr int W = C::WIDTH;
   if (grad_k)
     store_rows<W>(
-        to_k, row0, keys.tiles.k, keys.own, keys.d_k, [&](float x, int, int) { return x * scale; },
+        to_k, row0, keys.tiles.k, keys.own, sums.d_k, [&](float x, int, int) { return x * scale; },
         keys.feature);
   if (grad_v)
     store_rows<W>(
-        to_v, row0, keys.tiles.v, keys.own, keys.d_v, [](float x, int, int) { return x; },
+        to_v, row0, keys.tiles.v, keys.own, sums.d_v, [](float x, int, int) { return x; },
         keys.feature);
 }
 
