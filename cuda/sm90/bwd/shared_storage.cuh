@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Named barriers, register budgets, shared memory and mbarriers of bwd_dkv_dq and bwd_dkv.
+// Register budgets, shared memory and mbarriers of bwd_dkv_dq and bwd_dkv.
 #ifndef TANDEM_CUDA_SM90_BWD_SHARED_STORAGE_CUH
 #define TANDEM_CUDA_SM90_BWD_SHARED_STORAGE_CUH
+#include "../named_barriers.cuh"
 #include "../pipeline.cuh"
 #include "../ptx/mbarrier.cuh"
-#include "../ptx/named_barrier.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/tma.cuh"
 #include "work_tile.cuh"
@@ -12,20 +12,6 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Named barriers; 0 is __syncthreads(). kDqFull, kDqEmpty and kWarpgroup are the first of two, one
-// for each consumer warpgroup.
-enum : int {
-  kDsWritten = 1,
-  kDqFull = 2,
-  kDqEmpty = 4,
-  kWarpgroup = 6,
-  kDsRead = 8,
-  kLastKnown = 9,
-  kDqStored = 14
-};
-// From kDqFull and kDqEmpty of the first dQ stage to those of the second: 10 to 13.
-constexpr int kSecondDqStage = 8;
 
 // Registers of a thread of the producer warpgroup and of a consumer warpgroup. At launch each of
 // 384 threads has 168. The warpgroups share that many; a warpgroup that asks for more waits for

@@ -70,9 +70,9 @@ struct Masked : Varlen {
   static constexpr int kDqWarps = 1;
   template <int TILE>
   using QTiles = MaskedQTiles<TILE, Masked>;
-  // Producer threads of the bitmap, their named barrier, and the warps that release a stage: the
-  // producer warp, the dQ warp and eight consumer warps.
-  static constexpr int kMaskProducers = 64, kMaskBarrier = 9, kReaders = 10;
+  // Producer threads of the bitmap, and the warps that release a stage: the producer warp, the dQ
+  // warp and eight consumer warps.
+  static constexpr int kMaskProducers = 64, kReaders = 10;
   template <int TILE>
   static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Masked>& memory) {
     init_load_barrier(memory);

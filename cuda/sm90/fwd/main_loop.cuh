@@ -3,23 +3,13 @@
 // K and V pipeline, and the matrix products.
 #ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_CUH
 #define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_CUH
-#include "../ptx/named_barrier.cuh"
+#include "../named_barriers.cuh"
 #include "softmax.cuh"
 #include "tma_producer.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Named barriers of the forward kernels; 0 is __syncthreads(). The first two are the first of one
-// for each consumer warpgroup; kernels with ping-pong scheduling have warpgroup_barrier() in place
-// of kWarpgroupBarrier.
-constexpr int kPingPongBarrier = 1, kWarpgroupBarrier = 4, kMaskProducersBarrier = 8;
-// The barrier of the 128 threads of a warpgroup, in main loops with ping-pong scheduling.
-template <typename S>
-TANDEM_DEVICE int warpgroup_barrier(int warpgroup) {
-  return kPingPongBarrier + S::WARPGROUPS + warpgroup;
-}
 
 // Ping-pong scheduling: consumer warpgroups issue their products one after the other, and one
 // computes softmax while another multiplies. Named barrier kPingPongBarrier + n belongs to
