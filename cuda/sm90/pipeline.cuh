@@ -10,51 +10,41 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Position as stage and phase. It takes two registers and needs no division.
-template <int STAGES>
+// A position that begins at step 0, or after `before` steps. It is kept as stage and phase, which
+// takes two registers and no division, so that there may be any number of stages.
+template <int STAGES, bool COUNTED = false>
 struct PipelineState {
-  int stage = 0, phase = 0;
   TANDEM_DEVICE PipelineState() {}
-  // The position after `before` steps.
   TANDEM_DEVICE explicit PipelineState(uint before)
-      : stage(before % STAGES), phase(before / STAGES % 2) {}
+      : at(before % STAGES), parity(before / STAGES % 2) {}
+  TANDEM_DEVICE int stage() const { return at; }
+  TANDEM_DEVICE int phase() const { return parity; }
   TANDEM_DEVICE void next() {
-    if (++stage == STAGES) stage = 0, phase ^= 1;
+    if (++at == STAGES) at = 0, parity ^= 1;
   }
   TANDEM_DEVICE void next(int count) {
-    stage += count;
-    while (stage >= STAGES) stage -= STAGES, phase ^= 1;
+    at += count;
+    while (at >= STAGES) at -= STAGES, parity ^= 1;
   }
+
+ private:
+  int at = 0, parity = 0;
 };
 
-// Position as the number of steps so far, over all work tiles. It takes one register, and the
-// number of stages is a power of two.
+// With kCounted it is kept as the number of steps so far, over all work tiles. This takes one
+// register, and numbers what lies in the stages, such as work tiles.
+constexpr bool kCounted = true;
 template <int STAGES>
-struct PipelineCounter {
+struct PipelineState<STAGES, kCounted> {
   static_assert((STAGES & (STAGES - 1)) == 0, "bits of a counter");
   uint n = 0;
   TANDEM_DEVICE int stage() const { return int(n % STAGES); }
   TANDEM_DEVICE int phase() const { return int(n / STAGES % 2); }
   TANDEM_DEVICE void next() { ++n; }
+  // next(), which returns the phase before.
+  TANDEM_DEVICE int take() { return int(n++ / STAGES % 2); }
+  TANDEM_DEVICE void next(int count) { n += uint(count); }
 };
-
-// Stage and phase of either.
-template <int STAGES>
-TANDEM_DEVICE int stage_of(const PipelineState<STAGES>& at) {
-  return at.stage;
-}
-template <int STAGES>
-TANDEM_DEVICE int phase_of(const PipelineState<STAGES>& at) {
-  return at.phase;
-}
-template <int STAGES>
-TANDEM_DEVICE int stage_of(const PipelineCounter<STAGES>& at) {
-  return at.stage();
-}
-template <int STAGES>
-TANDEM_DEVICE int phase_of(const PipelineCounter<STAGES>& at) {
-  return at.phase();
-}
 
 }  // namespace sm90
 }  // namespace cuda

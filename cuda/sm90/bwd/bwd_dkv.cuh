@@ -69,16 +69,16 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
 #pragma unroll 1
     for (int at = work.span.begin; at < work.span.end; ++at, q_pipe.next(), do_pipe.next()) {
       const int t = work.q_tile(at);
-      const uint q = memory.q(q_pipe.stage), d_o = memory.d_o(do_pipe.stage);
+      const uint q = memory.q(q_pipe.stage()), d_o = memory.d_o(do_pipe.stage());
       float s[32], dp[32];
-      mbarrier_wait(barriers.q_full(q_pipe.stage), q_pipe.phase);
+      mbarrier_wait(barriers.q_full(q_pipe.stage()), q_pipe.phase());
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
         Wgmma<T, 64>::template ss<0, 0>(s, k_major(memory.k() + k / 4 * kKPanel + k % 4 * 32),
                                         k_major(q + own + k / 4 * kQPanel + k % 4 * 32), k > 0);
       wgmma_commit_group();
-      mbarrier_wait(barriers.do_full(do_pipe.stage), do_pipe.phase);
+      mbarrier_wait(barriers.do_full(do_pipe.stage()), do_pipe.phase());
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
@@ -87,14 +87,14 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
       wgmma_commit_group();
       // All warps have read P and dS of the query tile before.
       named_barrier_sync<kDsRead>(256);
-      const bool far = has_far(memory, q_pipe.stage);
+      const bool far = has_far(memory, q_pipe.stage());
       wgmma_wait_group<1>();
-      const uint lse = memory.lse(q_pipe.stage) + 256 * warpgroup + 8 * (lane % 4);
+      const uint lse = memory.lse(q_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4);
       [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> capped;
       if (far) {
         const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
         weigh_far<64>(
-            s, lse, FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage), 64 * warpgroup},
+            s, lse, FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage()), 64 * warpgroup},
             [&](int j, uint zero) {
               // As in variant_varlen.cuh: without zero, more of them are live at a time.
               const float scale =
@@ -120,7 +120,7 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
       if constexpr (SOFTCAP) capped.multiply(s);
       wgmma_wait_group<0>();
       differentiate<T, 64>(pairs, s, dp,
-                           memory.delta(do_pipe.stage) + 256 * warpgroup + 8 * (lane % 4));
+                           memory.delta(do_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4));
       store_transposed<64>(ds_tile + own, pairs, warp, lane);
       fence_proxy_async_shared();
       named_barrier_sync<kDsWritten>(256);
@@ -138,7 +138,8 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
                                          mn_major(right + k * 2048, kQPanel), 1);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        release(warpgroup == 0 ? barriers.do_empty(do_pipe.stage) : barriers.q_empty(q_pipe.stage));
+        release(warpgroup == 0 ? barriers.do_empty(do_pipe.stage())
+                               : barriers.q_empty(q_pipe.stage()));
       } else {
         const uint half = warpgroup * (N / 64) * kQPanel;
 #pragma unroll
@@ -152,9 +153,9 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
                                          mn_major(d_o + half + k * 2048, kQPanel), 1);
         wgmma_commit_group();
         wgmma_wait_group<1>();
-        release(barriers.q_empty(q_pipe.stage));
+        release(barriers.q_empty(q_pipe.stage()));
         wgmma_wait_group<0>();
-        release(barriers.do_empty(do_pipe.stage));
+        release(barriers.do_empty(do_pipe.stage()));
       }
     }
   }

@@ -61,11 +61,11 @@ TANDEM_DEVICE void load_keys(const BwdRowSumsParams& params, const Rows& at,
   PipelineState<S.stages> pipe;
 #pragma unroll 1
   for (int t = at.span.begin; t < at.span.end; ++t, pipe.next()) {
-    mbarrier_wait(shared.k_empty(pipe.stage), pipe.phase ^ 1);
-    tma_load_tile<kPanels>(shared.k(pipe.stage), &params.k, shared.k_full(pipe.stage), S.bc,
+    mbarrier_wait(shared.k_empty(pipe.stage()), pipe.phase() ^ 1);
+    tma_load_tile<kPanels>(shared.k(pipe.stage()), &params.k, shared.k_full(pipe.stage()), S.bc,
                            t * S.bc, head_kv, at.batch);
-    mbarrier_wait(shared.v_empty(pipe.stage), pipe.phase ^ 1);
-    tma_load_tile<kPanels>(shared.v(pipe.stage), &params.v, shared.v_full(pipe.stage), S.bc,
+    mbarrier_wait(shared.v_empty(pipe.stage()), pipe.phase() ^ 1);
+    tma_load_tile<kPanels>(shared.v(pipe.stage()), &params.v, shared.v_full(pipe.stage()), S.bc,
                            t * S.bc, head_kv, at.batch);
   }
 }
@@ -112,12 +112,12 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
                                        k_major(keys + k / 4 * M::kKPanel + k % 4 * 32), k > 0);
       wgmma_commit_group();
     };
-    mbarrier_wait(shared.k_full(pipe.stage), pipe.phase);
-    product(s, shared.q(), shared.k(pipe.stage));
-    mbarrier_wait(shared.v_full(pipe.stage), pipe.phase);
-    product(dp, shared.d_o(), shared.v(pipe.stage));
+    mbarrier_wait(shared.k_full(pipe.stage()), pipe.phase());
+    product(s, shared.q(), shared.k(pipe.stage()));
+    mbarrier_wait(shared.v_full(pipe.stage()), pipe.phase());
+    product(dp, shared.d_o(), shared.v(pipe.stage()));
     wgmma_wait_group<1>();
-    release(shared.k_empty(pipe.stage));
+    release(shared.k_empty(pipe.stage()));
     if (t < at.span.full_begin || t >= at.span.full_end)
       mask_tile<N>(s, at.band, row, t * N + accumulator_col(), u.seq_kv,
                    scale < 0.f ? INFINITY : -INFINITY);
@@ -149,7 +149,7 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
       red_shared_or(shared.words(warpgroup) + uint(t / 32 * 4), 1u << (t % 32));
     sum[0] += x0, sum[1] += x1;
     wgmma_wait_group<0>();
-    release(shared.v_empty(pipe.stage));
+    release(shared.v_empty(pipe.stage()));
     float two[2][2] = {};
 #pragma unroll
     for (int i = 0; i < N / 2; ++i)

@@ -67,22 +67,23 @@ TANDEM_DEVICE void load_keys(const BwdRowSumsDqParams& params, const RowWorkTile
 #pragma unroll 1
   for (int t = work.span.begin; t < work.span.end; ++t, pipe.next()) {
     const int col0 = t * S.bc;
-    mbarrier_wait(memory.k_empty(pipe.stage), pipe.phase ^ 1);
+    mbarrier_wait(memory.k_empty(pipe.stage()), pipe.phase() ^ 1);
     if (lane == 0) {
-      mbarrier_arrive_expect_tx(memory.k_full(pipe.stage), M::kPanels * M::kKPanel);
+      mbarrier_arrive_expect_tx(memory.k_full(pipe.stage()), M::kPanels * M::kKPanel);
       for (int c = 0; c < M::kPanels; ++c)
-        tma_load(memory.k(pipe.stage) + c * M::kKPanel, &params.k, memory.k_full(pipe.stage),
+        tma_load(memory.k(pipe.stage()) + c * M::kKPanel, &params.k, memory.k_full(pipe.stage()),
                  64 * c, col0, head_kv, work.batch);
     }
     if (has_dist(window, work.band.off, work.row0, S.br, col0, S.bc))
-      put_dist<S.br, S.bc>(memory.dist(pipe.stage), dist, window, work.row0 + work.band.off - col0);
+      put_dist<S.br, S.bc>(memory.dist(pipe.stage()), dist, window,
+                           work.row0 + work.band.off - col0);
     __syncwarp();
     if (lane == 0) {
-      mbarrier_arrive(memory.k_full(pipe.stage));
-      mbarrier_wait(memory.v_empty(pipe.stage), pipe.phase ^ 1);
-      mbarrier_arrive_expect_tx(memory.v_full(pipe.stage), M::kPanels * M::kKPanel);
+      mbarrier_arrive(memory.k_full(pipe.stage()));
+      mbarrier_wait(memory.v_empty(pipe.stage()), pipe.phase() ^ 1);
+      mbarrier_arrive_expect_tx(memory.v_full(pipe.stage()), M::kPanels * M::kKPanel);
       for (int c = 0; c < M::kPanels; ++c)
-        tma_load(memory.v(pipe.stage) + c * M::kKPanel, &params.v, memory.v_full(pipe.stage),
+        tma_load(memory.v(pipe.stage()) + c * M::kKPanel, &params.v, memory.v_full(pipe.stage()),
                  64 * c, col0, head_kv, work.batch);
     }
     __syncwarp();
@@ -128,16 +129,16 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
 #pragma unroll 1
   for (int t = work.span.begin; t < work.span.end; ++t, pipe.next()) {
     const int col0 = t * BC;
-    const uint k_tile = memory.k(pipe.stage), v_tile = memory.v(pipe.stage);
+    const uint k_tile = memory.k(pipe.stage()), v_tile = memory.v(pipe.stage());
     float s[BC / 2], dp[BC / 2];
-    mbarrier_wait(memory.k_full(pipe.stage), pipe.phase);
+    mbarrier_wait(memory.k_full(pipe.stage()), pipe.phase());
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
       Wgmma<T, BC>::template ss<0, 0>(s, k_major(memory.q() + own + k / 4 * kQPanel + k % 4 * 32),
                                       k_major(k_tile + k / 4 * kKPanel + k % 4 * 32), k > 0);
     wgmma_commit_group();
-    mbarrier_wait(memory.v_full(pipe.stage), pipe.phase);
+    mbarrier_wait(memory.v_full(pipe.stage()), pipe.phase());
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
@@ -173,7 +174,7 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
     } else if (near) {
       // Element (row r, key c) has number r - c + BC - 1. The second row's numbers are those of the
       // first row 8 keys before.
-      const uint from = memory.dist(pipe.stage) +
+      const uint from = memory.dist(pipe.stage()) +
                         4 * (64 * warpgroup + 16 * warp + lane / 4 - 2 * (lane % 4) + BC - 1);
       float x = ld_shared_f32(from + 32), y = ld_shared_f32(from + 28);
 #pragma unroll
@@ -208,7 +209,7 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
       }
     }
     wgmma_wait_group<0>();
-    release(memory.v_empty(pipe.stage));
+    release(memory.v_empty(pipe.stage()));
     uint p[BC / 4], g[BC / 4];
 #pragma unroll
     for (int j = 0; j < BC / 4; ++j) {
@@ -236,7 +237,7 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
                                   mn_major(k_tile + k * 2048, kKPanel), 1);
     wgmma_commit_group();
     wgmma_wait_group<0>();
-    release(memory.k_empty(pipe.stage));
+    release(memory.k_empty(pipe.stage()));
   }
 
   // Rows that see one key: both parts of ds are the same, but for their roundings.

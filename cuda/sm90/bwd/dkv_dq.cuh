@@ -194,7 +194,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
          at = tiles.next(n, at + 1), pipe.next(), ds_pipe.next()) {
       const int t = work.q_tile(at);
       if constexpr (Variant::kHasMaskBitmap) variant.n = tiles.n;
-      const uint q = memory.q(pipe.stage), d_o = memory.d_o(pipe.stage);
+      const uint q = memory.q(pipe.stage()), d_o = memory.d_o(pipe.stage());
       const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
           k_columns{memory.k() + (kHalves   ? warpgroup * 64
                                   : D == 64 ? 0
@@ -202,14 +202,14 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                     kKPanel};
       const In q_rows{q}, q_columns{q, kQPanel}, do_rows{d_o}, do_columns{d_o, kQPanel};
       float s[BR / 2], dp[BR / 2];
-      mbarrier_wait(barriers.q_full(pipe.stage), pipe.phase);
+      mbarrier_wait(barriers.q_full(pipe.stage()), pipe.phase());
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
         Wgmma<T, BR>::template ss<0, 0>(s, k_rows + (k / 4 * kKPanel + k % 4 * 32),
                                         q_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       wgmma_commit_group();
-      mbarrier_wait(barriers.do_full(pipe.stage), pipe.phase);
+      mbarrier_wait(barriers.do_full(pipe.stage()), pipe.phase());
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
@@ -219,20 +219,20 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
 
       if constexpr (Variant::kHasKeep) variant.read_mask_rows(work, work.head_kv * u.group + n, t);
       if constexpr (Variant::kHasBias) variant.begin_tile();
-      const bool far = has_far(memory, pipe.stage);
+      const bool far = has_far(memory, pipe.stage());
       wgmma_wait_group<1>();
       if constexpr (Variant::kFarBefore) {
         if (far)
-          variant.weigh_far(s, u.scale, memory.lse(pipe.stage) + 8 * (lane % 4), t,
-                            work.head_kv * u.group + n,
-                            FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage), 0});
-        variant.weigh(s, scale2, memory.lse(pipe.stage) + 8 * (lane % 4), t, pipe.stage);
+          variant.weigh_far(
+              s, u.scale, memory.lse(pipe.stage()) + 8 * (lane % 4), t, work.head_kv * u.group + n,
+              FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage()), 0});
+        variant.weigh(s, scale2, memory.lse(pipe.stage()) + 8 * (lane % 4), t, pipe.stage());
       } else if (far)
-        variant.weigh_far(s, u.scale, memory.lse(pipe.stage) + 8 * (lane % 4), t,
+        variant.weigh_far(s, u.scale, memory.lse(pipe.stage()) + 8 * (lane % 4), t,
                           work.head_kv * u.group + n,
-                          FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage), 0});
+                          FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage()), 0});
       else
-        variant.weigh(s, scale2, memory.lse(pipe.stage) + 8 * (lane % 4), t, pipe.stage);
+        variant.weigh(s, scale2, memory.lse(pipe.stage()) + 8 * (lane % 4), t, pipe.stage());
       if constexpr (Variant::kHasMaskBitmap)
         variant.hide_edge(s);
       else if (on_edge(work, t, BC, work.seq_kv))
@@ -243,12 +243,13 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       variant.pack(p, s);
       wgmma_wait_group<0>();
       uint ds[BR / 4];
-      variant.differentiate(p, ds, s, dp, memory.delta(pipe.stage) + 8 * (lane % 4), pipe.stage);
+      variant.differentiate(p, ds, s, dp, memory.delta(pipe.stage()) + 8 * (lane % 4),
+                            pipe.stage());
       uint ds_tile;
       if constexpr (Variant::kHasBias)
         ds_tile = variant.ds_tile();
       else
-        ds_tile = memory.ds(ds_pipe.stage);
+        ds_tile = memory.ds(ds_pipe.stage());
       variant.wait_ds();
       if constexpr (GRAD_Q) {
         // Stores dS as [query][key]. With two stages, the readers of this one were done before the
@@ -287,7 +288,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
           wgmma_wait_group<0>();
       }
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(barriers.do_empty(pipe.stage));
+      if (lane == 0) mbarrier_arrive(barriers.do_empty(pipe.stage()));
       if constexpr (GRAD_KV) {
         wgmma_fence();
 #pragma unroll
@@ -302,7 +303,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
         else
           wgmma_wait_group<0>();
         static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2, "two stages, as those of dS");
-        const int stage = Variant::kDqWarps == 2 ? ds_pipe.stage : 0;
+        const int stage = Variant::kDqWarps == 2 ? ds_pipe.stage() : 0;
         named_barrier_sync(kDqEmpty + kSecondDqStage * stage + warpgroup, 160);
         const uint to = memory.dq(warpgroup, stage) + 16 * thread;
 #pragma unroll
@@ -313,7 +314,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       }
       if constexpr (GRAD_KV) wgmma_wait_group<0>();
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage));
+      if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage()));
     }
     if constexpr (Variant::kVisitsHeads) variant.end_head(work, work.head_kv * u.group + n);
   }

@@ -74,12 +74,12 @@ TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWorkTile& w
   PipelineState<S.v_stages> v;
 #pragma unroll 1
   for (int t = work.span.begin; t < work.span.end; ++t, k.next(), v.next()) {
-    mbarrier_wait(memory.k_empty(k.stage), k.phase ^ 1);
-    copy(memory.k(k.stage), M::kKPanel, &params.k, memory.k_full(k.stage), t * S.bc, head_kv);
+    mbarrier_wait(memory.k_empty(k.stage()), k.phase() ^ 1);
+    copy(memory.k(k.stage()), M::kKPanel, &params.k, memory.k_full(k.stage()), t * S.bc, head_kv);
     if (t == work.span.begin)
       copy(memory.d_o(), M::kQPanel, &params.d_o, memory.do_full(), work.row0, work.head);
-    mbarrier_wait(memory.v_empty(v.stage), v.phase ^ 1);
-    copy(memory.v(v.stage), M::kKPanel, &params.v, memory.v_full(v.stage), t * S.bc, head_kv);
+    mbarrier_wait(memory.v_empty(v.stage()), v.phase() ^ 1);
+    copy(memory.v(v.stage()), M::kKPanel, &params.v, memory.v_full(v.stage()), t * S.bc, head_kv);
   }
 }
 

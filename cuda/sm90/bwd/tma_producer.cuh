@@ -32,7 +32,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own. With
   // ENDS an arrival puts it back into an even phase: no work tile knows of those before.
   const uint raw = raw_barrier(memory);
-  [[maybe_unused]] int arrivals = 0;
+  [[maybe_unused]] PipelineState<1, kCounted> boxes;
   const auto wait_boxes = [&] {
     if constexpr (ENDS) {
       mbarrier_wait(raw, 0);
@@ -42,7 +42,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
         mbarrier_wait(raw, 1);  // it is over; synccheck misses a wait otherwise
       }
     } else {
-      mbarrier_wait(raw, arrivals++ & 1);
+      mbarrier_wait(raw, boxes.take());
     }
   };
   const auto cleared = [&](uint barrier) {
@@ -92,52 +92,52 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
       const int t = work.q_tile(at), row0 = t * S.br;
       const bool last_rows = short_q && work.seq_q - row0 < S.br,
                  no_rows = ENDS && last_rows && work.seq_q <= row0;
-      mbarrier_wait(barriers.q_empty(q.stage), q.phase ^ 1);
+      mbarrier_wait(barriers.q_empty(q.stage()), q.phase() ^ 1);
       if (lane == 0 && !no_rows) {
-        const uint barrier = last_rows ? raw : barriers.q_full(q.stage);
+        const uint barrier = last_rows ? raw : barriers.q_full(q.stage());
         mbarrier_arrive_expect_tx(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          tma_load(memory.q(q.stage) + c * S.br * 128, &params.q, barrier, 64 * c,
+          tma_load(memory.q(q.stage()) + c * S.br * 128, &params.q, barrier, 64 * c,
                    work.first_q + row0, head, work.map_q);
       }
       bool far = false;
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
         const float x = row0 + r < work.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
-        st_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Variant::kLse);
+        st_shared(memory.lse(q.stage()) + 4 * r, x == minus_infinity() ? -x : x * Variant::kLse);
         far |= tandem_is_far(x);
       }
       far = __any_sync(kAllLanes, far);
-      if (lane == 0) put_far(memory.far(q.stage), far ? work.seq_q - row0 : 0, lse + row0);
-      variant.rows(t, head, q.stage);
+      if (lane == 0) put_far(memory.far(q.stage()), far ? work.seq_q - row0 : 0, lse + row0);
+      variant.rows(t, head, q.stage());
       if (last_rows) {
         if (!no_rows) wait_boxes();
-        clear_rows<M::kPanels, S.br>(memory.q(q.stage), work.seq_q - row0);
-        cleared(barriers.q_full(q.stage));
+        clear_rows<M::kPanels, S.br>(memory.q(q.stage()), work.seq_q - row0);
+        cleared(barriers.q_full(q.stage()));
       }
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(barriers.q_full(q.stage));
+      if (lane == 0) mbarrier_arrive(barriers.q_full(q.stage()));
 
       variant.load(row0, head);
-      mbarrier_wait(barriers.do_empty(d_o.stage), d_o.phase ^ 1);
+      mbarrier_wait(barriers.do_empty(d_o.stage()), d_o.phase() ^ 1);
       if (lane == 0 && !no_rows) {
-        const uint barrier = last_rows ? raw : barriers.do_full(d_o.stage);
+        const uint barrier = last_rows ? raw : barriers.do_full(d_o.stage());
         mbarrier_arrive_expect_tx(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          tma_load(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barrier, 64 * c,
+          tma_load(memory.d_o(d_o.stage()) + c * S.br * 128, &params.d_o, barrier, 64 * c,
                    work.first_q + row0, head, work.map_q);
       }
 #pragma unroll
       for (int r = lane; r < S.br; r += 32)
-        st_shared(memory.delta(d_o.stage) + 4 * r,
+        st_shared(memory.delta(d_o.stage()) + 4 * r,
                   row0 + r < work.seq_q ? __ldg(delta + row0 + r) : 0.f);
       if (last_rows) {
         if (!no_rows) wait_boxes();
-        clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage), work.seq_q - row0);
-        cleared(barriers.do_full(d_o.stage));
+        clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage()), work.seq_q - row0);
+        cleared(barriers.do_full(d_o.stage()));
       }
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(barriers.do_full(d_o.stage));
+      if (lane == 0) mbarrier_arrive(barriers.do_full(d_o.stage()));
     }
   }
 }

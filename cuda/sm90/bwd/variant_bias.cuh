@@ -177,14 +177,14 @@ struct BiasVariant : BwdVariant {
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[TILE];
-      if (params.bias.d_bias) mbarrier_wait(at.read(pipe.stage), pipe.phase ^ 1);
+      if (params.bias.d_bias) mbarrier_wait(at.read(pipe.stage()), pipe.phase() ^ 1);
       if (int(threadIdx.x) % 32 == 0) {
-        mbarrier_arrive_expect_tx(at.full(pipe.stage), At<TILE>::kBytes);
+        mbarrier_arrive_expect_tx(at.full(pipe.stage()), At<TILE>::kBytes);
         const int entry = params.bias.shared != 1 ? 0 : batch;
         constexpr int kKeys = F32 ? 32 : 64;  // of a panel
 #pragma unroll
         for (int c = 0; c < S.bc / kKeys; ++c)
-          tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.bias, at.full(pipe.stage),
+          tma_load(at.tile(pipe.stage()) + c * S.br * 128, &params.bias.bias, at.full(pipe.stage()),
                    col0 + kKeys * c, row0 * params.bias.row_step, head / params.bias.group, entry);
       }
       __syncwarp();

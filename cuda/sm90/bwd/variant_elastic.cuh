@@ -185,11 +185,11 @@ struct Elastic : BwdVariant {
       if (!(params.push.d_dist != 0 && near(t))) return;
       const int warpgroup = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
       const int lane = int(threadIdx.x) % 32;
-      mbarrier_wait(at.read(place.stage), place.phase ^ 1);
-      store_transposed<BR>(ds_tiles + place.stage * (BR * BC * 2) + warpgroup * BR * 128, ds, warp,
-                           lane);
+      mbarrier_wait(at.read(place.stage()), place.phase() ^ 1);
+      store_transposed<BR>(ds_tiles + place.stage() * (BR * BC * 2) + warpgroup * BR * 128, ds,
+                           warp, lane);
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(at.written(place.stage));
+      if (lane == 0) mbarrier_arrive(at.written(place.stage()));
       place.next();
     }
   };
@@ -277,8 +277,8 @@ struct Elastic : BwdVariant {
 #pragma unroll 1
       for (int t = work.span.begin; t < work.span.end; ++t) {
         if (!has_dist(window, work.band.off, t * S.br, S.br, work.col0, S.bc)) continue;
-        mbarrier_wait(at.written(place.stage), place.phase);
-        const uint from = memory.ds(place.stage);
+        mbarrier_wait(at.written(place.stage()), place.phase());
+        const uint from = memory.ds(place.stage());
         const int distance = t * S.br + work.band.off - work.col0;
         const auto add = [&](int x, float sum) {
           const int d = distance + x;
@@ -303,7 +303,7 @@ struct Elastic : BwdVariant {
           add(thread + 64 * b - 128, before);
         }
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(at.read(place.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(at.read(place.stage()));
         place.next();
       }
     }

@@ -4,7 +4,6 @@
 #ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #define TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #include <cfloat>
-#include <type_traits>
 
 #include "../elastic_shift.cuh"
 #include "score_varlen.cuh"
@@ -23,8 +22,7 @@ struct ElasticShape {
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = fwd_elastic_stages(tile);
   // The stages of keys of decoupled warpgroups are no power of two.
-  using KeysState =
-      std::conditional_t<tile.decoupled, PipelineState<STAGES>, PipelineCounter<STAGES>>;
+  using KeysState = PipelineState<STAGES, !tile.decoupled>;
   // Number of key tiles whose exponentials fit in registers.
   static constexpr int KEPT = tile.decoupled && D > 64 ? 2 : 0;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
@@ -177,18 +175,18 @@ struct ElasticRow {
 template <typename S>
 struct ElasticPipeline {
   const ElasticStorage<S>& storage;
-  PipelineCounter<S::Q_STAGES> q;
+  PipelineState<S::Q_STAGES, kCounted> q;
   typename S::KeysState keys;
   TANDEM_DEVICE explicit ElasticPipeline(const ElasticStorage<S>& s) : storage(s) {}
   TANDEM_DEVICE void wait_q() const { mbarrier_wait(storage.q_full(q.stage()), q.phase()); }
   TANDEM_DEVICE void wait_keys() const {
-    mbarrier_wait(storage.keys_full(stage_of(keys)), phase_of(keys));
+    mbarrier_wait(storage.keys_full(keys.stage()), keys.phase());
   }
   // Bytes from the first stage of keys to the one in use.
-  TANDEM_DEVICE int offset() const { return stage_of(keys) * S::STAGE_BYTES; }
+  TANDEM_DEVICE int offset() const { return keys.stage() * S::STAGE_BYTES; }
   // Returns the full mbarrier of the stage in use, and advances to the next stage.
   TANDEM_DEVICE uint take() {
-    const uint full = storage.keys_full(stage_of(keys));
+    const uint full = storage.keys_full(keys.stage());
     keys.next();
     return full;
   }

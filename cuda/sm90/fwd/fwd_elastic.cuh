@@ -21,8 +21,8 @@ TANDEM_DEVICE void produce_elastic(const FwdOptionalParams& params,
                                    const ElasticStorage<S>& storage) {
   ElasticTileScheduler<S> scheduler(params.block);
   FwdWorkTile at;
-  PipelineCounter<S::Q_STAGES> q;
-  PipelineCounter<S::STAGES> keys;
+  PipelineState<S::Q_STAGES, kCounted> q;
+  PipelineState<S::STAGES, kCounted> keys;
   while (next_visible_tile(scheduler, &at)) {
     const int head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = head / params.block.group;

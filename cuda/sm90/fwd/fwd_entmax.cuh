@@ -98,7 +98,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
   const uint64_t k_at = k_major(shared.k(0)), v_at = mn_major(shared.v(0), S::K_PANEL);
 
   float s[N / 2];
-  PipelineCounter<S::Q_STAGES> q_pipe;
+  PipelineState<S::Q_STAGES, kCounted> q_pipe;
   KvPipeline<S> kv(shared);
   const auto product_s = [&] {
     gemm_qk<T, S>(s, advance(q_at, q_pipe.stage() * S::Q_BYTES),

@@ -18,8 +18,8 @@ namespace sm90 {
 template <typename S>
 struct VEnds {
   const FwdSharedStorage<S>& shared;
-  PipelineCounter<S::STAGES> v;  // V of the first key tile of the present work tile
-  uint phases = 0;               // of the mbarriers v_landed(): a bit for each stage
+  PipelineState<S::STAGES, kCounted> v;  // V of the first key tile of the present work tile
+  uint phases = 0;                       // of the mbarriers v_landed(): a bit for each stage
   TANDEM_DEVICE explicit VEnds(const FwdSharedStorage<S>& s) : shared(s) {}
   // keys: how many of the tile belong to the entry. All of them do if there are S::N or more.
   TANDEM_DEVICE void clear(int keys) {
@@ -46,8 +46,8 @@ TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
                                           const FwdSharedStorage<S>& shared, int warpgroup) {
   const FwdBlock& u = params.block;
   const Strides& strides = params.extra.keep;
-  PipelineCounter<S::Q_STAGES> tile;
-  PipelineCounter<S::BIAS_STAGES> pipe;
+  PipelineState<S::Q_STAGES, kCounted> tile;
+  PipelineState<S::BIAS_STAGES, kCounted> pipe;
   VEnds<S> v_ends(shared);
   const auto arrive = [](uint barrier) {
     __syncwarp();

@@ -31,7 +31,7 @@ template <typename S>
 struct KvPipeline {
   const FwdSharedStorage<S>& shared;
   const bool elected = threadIdx.x % 128 == 0;  // arrives for its warpgroup
-  PipelineCounter<S::STAGES> v, k;
+  PipelineState<S::STAGES, kCounted> v, k;
   TANDEM_DEVICE explicit KvPipeline(const FwdSharedStorage<S>& s) : shared(s) {}
   TANDEM_DEVICE void wait_k() const { mbarrier_wait(shared.k_full(k.stage()), k.phase()); }
   TANDEM_DEVICE void wait_v() const { mbarrier_wait(shared.v_full(v.stage()), v.phase()); }
@@ -99,7 +99,7 @@ struct FwdConsumer {
   float (&s)[N / 2], (&o)[S::DV / 2];
   uint (&p)[N / 4];  // A operand of P V
   Softmax<N>& softmax;
-  PipelineCounter<S::Q_STAGES> q_pipe;
+  PipelineState<S::Q_STAGES, kCounted> q_pipe;
   KvPipeline<S> kv;
 
   TANDEM_DEVICE FwdConsumer(const FwdSharedStorage<S>& at, float (&scores)[N / 2],

@@ -30,9 +30,7 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
     st_shared(descriptor + 16, warpgroups, at.row0, batch, head);
   };
   // Tiles and steps that each warpgroup has had.
-  uint q_n[S::WARPGROUPS], bias_n[S::WARPGROUPS];
-#pragma unroll
-  for (int n = 0; n < S::WARPGROUPS; ++n) q_n[n] = bias_n[n] = 0;
+  PipelineState<1, kCounted> q_pipe[S::WARPGROUPS], bias_pipe[S::WARPGROUPS];
   // V is loaded one step behind K here, too: a warpgroup waits for the next tile, whose descriptor
   // comes with keys, while it still holds the last V of this one.
   FwdWorkTile to;
@@ -54,11 +52,11 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
         if (n >= warpgroups) break;
         const int row0 = at.row0 + 64 * n;
         if (t == at.span.end - 1) {
-          mbarrier_wait(shared.q_empty(n), int(q_n[n]++ % 2) ^ 1);
+          mbarrier_wait(shared.q_empty(n), q_pipe[n].take() ^ 1);
           tma_load_rows<S::D_PANELS>(shared.q(0) + uint(64 * n * kPanelBytes), &params.q,
                                      shared.q_full(n), 64, S::M, row0, head, batch);
         }
-        mbarrier_wait(shared.bias_empty(n, 0), int(bias_n[n]++ % 2) ^ 1);
+        mbarrier_wait(shared.bias_empty(n, 0), bias_pipe[n].take() ^ 1);
         producer.bias_rows(n, 0, t, row0, bias_head, bias_batch);
       }
       if (t == at.span.end - 1) more = find();
@@ -100,23 +98,24 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
 
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
-  uint tile = 0, q_n = 0, bias_n = 0;
+  uint tile = 0;
+  PipelineState<1, kCounted> q_pipe, bias_pipe;
   KvPipeline<S> kv(shared);
   const auto product_s = [&] { gemm_qk<T, S>(s, q_at, advance(k_at, kv.k.stage() * S::K_BYTES)); };
   const auto product_o = [&] { gemm_pv<T, S>(o, p, advance(v_at, kv.v.stage() * S::V_BYTES)); };
   const auto release_q = [&] {
     if (kv.elected) mbarrier_arrive(shared.q_empty(warpgroup));
-    ++q_n;
+    q_pipe.next();
   };
   // Called after a vote on S, for the reason that BiasScore gives.
   const auto release_bias = [&] {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.bias_empty(warpgroup, 0));
-    ++bias_n;
+    bias_pipe.next();
   };
   const auto score = [&](const TandemTiles& at, int t) {
     const uint part = bias_part();
-    mbarrier_wait(shared.bias_full(warpgroup, 0), int(bias_n % 2));
+    mbarrier_wait(shared.bias_full(warpgroup, 0), bias_pipe.phase());
     add_bias<T, N>(s, shared.bias(warpgroup, 0) + part, u.scale);
     if (t < at.full_begin || t >= at.full_end)
       mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
@@ -164,7 +163,7 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
     return bool(__any_sync(kAllLanes, warpgroups > 0));
   };
   const auto first_product = [&] {
-    mbarrier_wait(shared.q_full(warpgroup), int(q_n % 2));
+    mbarrier_wait(shared.q_full(warpgroup), q_pipe.phase());
     ping_pong_wait<S>(warpgroup);
     product_s();
     ping_pong_pass<S>(warpgroup);

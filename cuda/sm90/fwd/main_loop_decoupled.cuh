@@ -170,21 +170,21 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
         if (keys) {
-          const PipelineCounter<S::STAGES> k{kv.k.n + i};
+          const PipelineState<S::STAGES, kCounted> k{kv.k.n + i};
           mbarrier_wait(shared.k_full(k.stage()), k.phase());
           __syncwarp();
           if (thread == 0) mbarrier_arrive(shared.k_empty(k.stage()));
         }
         if (values) {
-          const PipelineCounter<S::STAGES> v{kv.v.n + i};
+          const PipelineState<S::STAGES, kCounted> v{kv.v.n + i};
           mbarrier_wait(shared.v_full(v.stage()), v.phase());
           __syncwarp();
           if (thread == 0) mbarrier_arrive(shared.v_empty(v.stage()));
         }
       }
     }
-    if (keys) kv.k.n += count;
-    if (values) kv.v.n += count;
+    if (keys) kv.k.next(count);
+    if (values) kv.v.next(count);
     named_barrier_sync(warpgroup_barrier<S>(c.warpgroup), 128);
   };
 

@@ -37,7 +37,7 @@ TANDEM_DEVICE void produce_elastic_decoupled(const FwdOptionalParams& params,
   const FwdBlock& u = params.block;
   ElasticTileScheduler<S> tiles(u);
   FwdWorkTile at;
-  PipelineCounter<S::Q_STAGES> q;
+  PipelineState<S::Q_STAGES, kCounted> q;
   PipelineState<S::STAGES> keys;
   const auto publish = [&](const FwdWorkTile& tile) {
     const uint full = storage.q_full(q.stage());
@@ -51,8 +51,8 @@ TANDEM_DEVICE void produce_elastic_decoupled(const FwdOptionalParams& params,
     publish(at);
     const int kv_head = head_of(u, at) / u.group, batch = batch_of(u, at);
     const auto copy = [&](const CUtensorMap* map, int t, int panels) {
-      const uint full = storage.keys_full(keys.stage), to = storage.keys(keys.stage);
-      mbarrier_wait(storage.empty(full), keys.phase ^ 1);
+      const uint full = storage.keys_full(keys.stage()), to = storage.keys(keys.stage());
+      mbarrier_wait(storage.empty(full), keys.phase() ^ 1);
       mbarrier_arrive_expect_tx(full, panels * S::K_PANEL);
 #pragma unroll 1
       for (int p = 0; p < panels; ++p)
@@ -99,8 +99,8 @@ TANDEM_DEVICE void main_loop_elastic_decoupled(const FwdOptionalParams& params,
       PipelineState<S::STAGES> next = pipeline.keys;
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
-        const uint full = storage.keys_full(next.stage);
-        mbarrier_wait(full, next.phase);
+        const uint full = storage.keys_full(next.stage());
+        mbarrier_wait(full, next.phase());
         __syncwarp();
         pipeline.release(full);
         next.next();

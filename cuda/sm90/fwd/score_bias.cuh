@@ -51,7 +51,7 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
   const auto publish = [&](const FwdWorkTile& at, int warpgroups, const Entry& entry = {}) {
-    const PipelineCounter<S::Q_STAGES> q = producer.q_pipe;
+    const PipelineState<S::Q_STAGES, kCounted> q = producer.q_pipe;
     mbarrier_wait(shared.q_empty(q.stage()), q.phase() ^ 1);
     const uint descriptor = shared.bias_descriptor(q.n);
     const int batch = batch_of(u, at);
@@ -228,7 +228,7 @@ struct BiasScore : ScorePolicy<T, S> {
   const Params& params;
   const float scale;
   uint (&q)[HOLDS_Q ? S::D / 16 : 1][4];
-  PipelineCounter<S::BIAS_STAGES> bias_pipe;
+  PipelineState<S::BIAS_STAGES, kCounted> bias_pipe;
   // With a keep mask: the thread's words of its two rows. With a row for each query also the
   // address of its first row's first key, and how many rows further the second is.
   uint hidden[2] = {};

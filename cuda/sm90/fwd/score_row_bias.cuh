@@ -40,7 +40,7 @@ TANDEM_DEVICE void produce_row_bias(const FwdOptionalParams& params,
   const RowBiasStages<S> stages(shared);
   const int lane = int(threadIdx.x) % 32;
   VarlenTileScheduler<S> scheduler(params);
-  PipelineCounter<kRowBiasStages> pipe;
+  PipelineState<kRowBiasStages, kCounted> pipe;
   FwdVarlenTile at;
   while (scheduler.next(&at)) {
     const int head = int(at.index - uint(at.batch) * uint(params.block.heads_q));
@@ -78,11 +78,11 @@ struct RowBiasScore : VarlenScore<T, S, Params> {
 
   // Steps of K have the numbers of the row's stages.
   TANDEM_DEVICE void issued() {
-    const PipelineCounter<kRowBiasStages> pipe{c.kv.k.n};
+    const PipelineState<kRowBiasStages, kCounted> pipe{c.kv.k.n};
     mbarrier_wait(RowBiasStages<S>(c.shared).full(pipe.stage()), pipe.phase());
   }
   TANDEM_DEVICE void score(const Tile&, int t) {
-    const PipelineCounter<kRowBiasStages> pipe{c.kv.k.n - 1};  // K has been released
+    const PipelineState<kRowBiasStages, kCounted> pipe{c.kv.k.n - 1};  // K has been released
     const float scale = params.block.scale;
     const uint from = RowBiasStages<S>(c.shared).row(pipe.stage()) + uint(accumulator_col()) * 4;
 #pragma unroll
@@ -95,7 +95,7 @@ struct RowBiasScore : VarlenScore<T, S, Params> {
   }
   // Releases the stage. Weights are computed from all that the warp has loaded.
   TANDEM_DEVICE void weighted() {
-    const PipelineCounter<kRowBiasStages> pipe{c.kv.k.n - 1};
+    const PipelineState<kRowBiasStages, kCounted> pipe{c.kv.k.n - 1};
     __syncwarp();
     if (read_tid_x() % 32 == 0) mbarrier_arrive(RowBiasStages<S>(c.shared).empty(pipe.stage()));
   }

@@ -46,9 +46,9 @@ template <typename S, typename Params>
 struct TmaProducer {
   const Params& params;
   const FwdSharedStorage<S>& shared;
-  PipelineCounter<S::Q_STAGES> q_pipe;
-  PipelineCounter<S::STAGES> k_pipe, v_pipe;
-  PipelineCounter<S::BIAS ? S::BIAS_STAGES : 1> bias_pipe;
+  PipelineState<S::Q_STAGES, kCounted> q_pipe;
+  PipelineState<S::STAGES, kCounted> k_pipe, v_pipe;
+  PipelineState<S::BIAS ? S::BIAS_STAGES : 1, kCounted> bias_pipe;
   int v_tile = -1, v_head = 0, v_batch = 0;  // V that kv() has yet to load; v_tile < 0: none
   bool v_ends = false;                       // whether a warp zeroes rows of it (v_landed())
   TANDEM_DEVICE TmaProducer(const Params& p, const FwdSharedStorage<S>& s) : params(p), shared(s) {}

@@ -55,8 +55,8 @@ struct VarlenTmaProducer {
   const bool one = threadIdx.x == 0;
   const uint raw;  // mbarrier of a tile of V that has to be zeroed in part
   int raw_phase = 0;
-  PipelineCounter<S::Q_STAGES> q_pipe;
-  PipelineCounter<S::STAGES> k_pipe;
+  PipelineState<S::Q_STAGES, kCounted> q_pipe;
+  PipelineState<S::STAGES, kCounted> k_pipe;
   Keys keys{}, last{};
 
   TANDEM_DEVICE VarlenTmaProducer(const FwdOptionalParams& p, const FwdSharedStorage<S>& s)
@@ -101,7 +101,7 @@ struct VarlenTmaProducer {
   // V of the tile of keys that was loaded last.
   TANDEM_DEVICE void last_v() {
     if (k_pipe.n == 0) return;
-    const PipelineCounter<S::STAGES> v_pipe{k_pipe.n - 1};
+    const PipelineState<S::STAGES, kCounted> v_pipe{k_pipe.n - 1};
     const int stage = v_pipe.stage();
     const bool ends = last.count < S::N;
     if (one) {

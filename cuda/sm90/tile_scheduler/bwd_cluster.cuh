@@ -77,10 +77,11 @@ struct ClusterTileScheduler {
   static TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params,
                                 const BwdSharedStorage<TILE, Bias>& memory, uint request) {
     const typename Bias::Next next(memory);
+    const PipelineState<1, kCounted> at{request};
     if (read_tid_x() == 0) {
       mbarrier_arrive_expect_tx(next.described(), 4);
       if (cluster_rank() == 0) {
-        mbarrier_wait(next.asked(), int(request & 1) ^ 1);
+        mbarrier_wait(next.asked(), at.phase() ^ 1);
         const uint item = fetch_item<Bias>(params);
         for (uint rank = 0; rank < cluster_size(); ++rank)
           st_async_cluster(cluster_address(next.word(), rank), item,
@@ -88,7 +89,7 @@ struct ClusterTileScheduler {
       }
     }
     __syncwarp();
-    mbarrier_wait(next.described(), int(request & 1));
+    mbarrier_wait(next.described(), at.phase());
     const uint item = ld_shared_uniform(next.word());
     if (read_tid_x() == 0) mbarrier_arrive_remote(cluster_address(next.asked(), 0));
     return item;
