@@ -21,6 +21,10 @@ namespace sm90 {
 // backwards.
 //
 // With a dense bias and equal tiles, the first tiles are stream-K.
+//
+// The band says at run time whether tiles are equal, so next() has all of this. As types of their
+// own, pairs, single tiles and stream-K get other machine code
+// (bench/lab/2026-11/sm90_merged_loops.txt).
 template <typename S>
 struct StaticTileScheduler {
   using Tile = FwdWorkTile;
