@@ -3,8 +3,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #define SHARES_DS 1
-#define PIPES_BIAS true
-#define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
+#include "coopmat/bwd_dkv_options.glsl"
 #include "coopmat/bwd_dkv_common.glsl"
 
 void main() {

@@ -2,8 +2,7 @@
 // bwd_dkv where several workgroups share the query rows of a tile of keys (partial_sums.glsl).
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#define PIPES_BIAS true
-#define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
+#include "coopmat/bwd_dkv_options.glsl"
 #include "coopmat/bwd_dkv_common.glsl"
 #include "coopmat/partial_sums.glsl"
 

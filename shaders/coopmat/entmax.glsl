@@ -58,7 +58,7 @@ void begin_search(SEARCH) {
   high = t;
   moving = ACC(0.0);
 }
-void begin_walk(SEARCH) {
+void begin_pass(SEARCH) {
   count = ACC(0.0);
   sum = ACC(0.0);
   sum2 = ACC(0.0);

@@ -115,7 +115,7 @@ void search_rows(TandemTiles tiles) {
   }
   for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
     if (NORM == ENTMAX) {
-      begin_walk(SEARCH_OF(search, ));
+      begin_pass(SEARCH_OF(search, ));
       if (SKIP_ENTMAX) begin_notes();
     }
     int next = next_live(tiles.begin, tiles, parked_place().tile * ROWS);

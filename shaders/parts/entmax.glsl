@@ -52,7 +52,7 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
     for (int n = tiles.begin; n < tiles.end; n++) {
       if (SKIP_ENTMAX && pass > 0 && !is_live_tile(n - tiles.begin)) continue;
       vec4 z[RQ];
-      if (!walk_tile(z, q, row0, k, tiles, n)) continue;
+      if (!visit_tile(z, q, row0, k, tiles, n)) continue;
       bool any = false;
       [[unroll]] for (int i = 0; i < RM; i++) {
         const float best = max(max(z[i].x, z[i].y), max(z[i].z, z[i].w));

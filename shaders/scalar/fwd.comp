@@ -47,7 +47,7 @@ void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int 
 }
 
 // The scores of a key tile in a pass that needs nothing else; false: it is skipped.
-bool walk_tile(out vec4 s[RQ], View q, int row0, View k, TandemTiles tiles, int t) {
+bool visit_tile(out vec4 s[RQ], View q, int row0, View k, TandemTiles tiles, int t) {
   uint kept;
   if (!open_tile(q, row0, k, t * COLS, false, kept)) return false;
   product_nt(s, q, row0, k, t * COLS);
@@ -89,7 +89,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {
     vec4 s[RQ];
-    if (!walk_tile(s, q, row0, k, tiles, t)) continue;
+    if (!visit_tile(s, q, row0, k, tiles, t)) continue;
     [[unroll]] for (int i = 0; i < RM; i++) {
       const float top = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
       const float keep = weight(m[i], top);

@@ -368,47 +368,15 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
 
 }  // namespace
 
-using cuda::sm90::LookUp;
-
-template <>
-Status record(LookUp<BwdDkvDqParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDq<BwdDkvDqParams>>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvDqPartsParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDqParts>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvDqBiasParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDqBias>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvDqOptionalParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDqOptional>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvDqEntmaxParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDqEntmax>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvDistParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvDist>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdRowSumsDqParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdRowSumsDq>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdRowSumsParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdRowSums>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDkvWithDqParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDkvWithDq>(find, from, recorder);
-}
-template <>
-Status record(LookUp<BwdDqCastParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<BwdDqCast>(find, from, recorder);
-}
+TANDEM_RECORDS(BwdDkvDqParams, BwdDkvDq<BwdDkvDqParams>)
+TANDEM_RECORDS(BwdDkvDqPartsParams, BwdDkvDqParts)
+TANDEM_RECORDS(BwdDkvDqBiasParams, BwdDkvDqBias)
+TANDEM_RECORDS(BwdDkvDqOptionalParams, BwdDkvDqOptional)
+TANDEM_RECORDS(BwdDkvDqEntmaxParams, BwdDkvDqEntmax)
+TANDEM_RECORDS(BwdDkvDistParams, BwdDkvDist)
+TANDEM_RECORDS(BwdRowSumsDqParams, BwdRowSumsDq)
+TANDEM_RECORDS(BwdRowSumsParams, BwdRowSums)
+TANDEM_RECORDS(BwdDkvWithDqParams, BwdDkvWithDq)
+TANDEM_RECORDS(BwdDqCastParams, BwdDqCast)
 
 }  // namespace tandem

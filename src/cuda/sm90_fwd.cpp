@@ -53,24 +53,9 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 
 }  // namespace
 
-using cuda::sm90::LookUp;
-
-template <>
-Status record(LookUp<FwdParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<Sm90Kernel<FwdParams>>(find, from, recorder);
-}
-template <>
-Status record(LookUp<FwdOptionalParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<Sm90Kernel<FwdOptionalParams>>(find, from, recorder);
-}
-template <>
-Status record(LookUp<FwdBiasParams> find, const Sm90Recording& from, Recorder* recorder) {
-  return record_as<FwdBias>(find, from, recorder);
-}
-template <>  // before fwd and before bwd_dkv_dq
-Status record(LookUp<cuda::sm90::PackBiasParams> find, const Sm90Recording& from,
-              Recorder* recorder) {
-  return record_as<Sm90Kernel<cuda::sm90::PackBiasParams>>(find, from, recorder);
-}
+TANDEM_RECORDS(FwdParams, Sm90Kernel<FwdParams>)
+TANDEM_RECORDS(FwdOptionalParams, Sm90Kernel<FwdOptionalParams>)
+TANDEM_RECORDS(FwdBiasParams, FwdBias)
+TANDEM_RECORDS(cuda::sm90::PackBiasParams, Sm90Kernel<cuda::sm90::PackBiasParams>)
 
 }  // namespace tandem

@@ -134,5 +134,12 @@ Status record_as(cuda::sm90::LookUp<typename Own::Params> find, const Sm90Record
   return Status();
 }
 
+// record() of the kernels with parameters Params, by the class Own.
+#define TANDEM_RECORDS(Params, ...)                                                               \
+  template <>                                                                                     \
+  Status record(cuda::sm90::LookUp<Params> find, const Sm90Recording& from, Recorder* recorder) { \
+    return record_as<__VA_ARGS__>(find, from, recorder);                                          \
+  }
+
 }  // namespace tandem
 #endif

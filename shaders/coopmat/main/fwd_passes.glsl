@@ -7,7 +7,7 @@ if (NORM == ENTMAX) {
 }
 for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
   if (NORM == ENTMAX) {
-    EACH(r, RM) begin_walk(SEARCH_OF(search, [r]));
+    EACH(r, RM) begin_pass(SEARCH_OF(search, [r]));
     if (SKIP_ENTMAX) begin_notes();
   }
   int next = next_live(tiles.begin, tiles, row0);
