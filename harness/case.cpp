@@ -159,7 +159,8 @@ Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& opti
   impl_->options = options;
   for (Role role : kInputs) {
     if (!is_input(problem, role)) continue;
-    input(role) = HostTensor(problem, role, options.lead);
+    input(role) =
+        HostTensor(problem, role, options.lead + (role == Role::spans ? options.spans_lead : 0));
     fill_input(problem, role, seed, options.input_scale, &input(role));
   }
   const DropoutSeed dropout = dropout_seed_of(seed);
@@ -233,6 +234,10 @@ void Case::make_reference() {
   if (is_input(problem, Role::keep)) {
     const std::vector<double> keep = input(Role::keep).dense();
     inputs.keep.assign(keep.begin(), keep.end());
+  }
+  if (is_input(problem, Role::spans)) {
+    const std::vector<double> spans = input(Role::spans).dense();
+    inputs.spans.assign(spans.begin(), spans.end());
   }
   if (is_input(problem, Role::lengths_q)) inputs.lengths_q = q.length;
   if (is_input(problem, Role::lengths_kv)) inputs.lengths_kv = kv.length;

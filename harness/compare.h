@@ -134,6 +134,7 @@ struct Outputs {
 struct CaseOptions {
   double input_scale = 1;         // standard deviation of q, k, v, d_o
   int64_t lead = 0;               // elements between a buffer's start and its tensor: misaligns it
+  int64_t spans_lead = 0;         // more of them, of spans alone
   bool addresses = false;         // Vulkan: give tensors as device addresses
   bool any_address = false;       // Vulkan: on a device that takes unaligned ones, too
   bool no_lse = false;            // forward: leave args.lse out

@@ -141,7 +141,7 @@ double Random::hash_normal(uint64_t bits) {
 
 namespace {
 
-enum class Kind { query, key, bias, keep, dist, head, lengths_q, lengths_kv };
+enum class Kind { query, key, bias, keep, spans, dist, head, lengths_q, lengths_kv };
 
 // In the order of Role.
 constexpr struct RoleRow {
@@ -172,7 +172,8 @@ constexpr struct RoleRow {
     {"d_dist_bias", Kind::dist, false, TANDEM_GRAD_DIST_BIAS, nullptr, &tandem_args::d_dist_bias},
     {"d_slope", Kind::head, false, TANDEM_GRAD_SLOPE, nullptr, &tandem_args::d_slope},
     {"d_tau", Kind::head, false, TANDEM_GRAD_TAU, nullptr, &tandem_args::d_tau},
-    {"d_sink", Kind::head, false, TANDEM_GRAD_SINK, nullptr, &tandem_args::d_sink}};
+    {"d_sink", Kind::head, false, TANDEM_GRAD_SINK, nullptr, &tandem_args::d_sink},
+    {"spans", Kind::spans, false, 0, nullptr, &tandem_args::spans}};
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
 
 const RoleRow& row_of(Role role) { return kRows[int(role)]; }
@@ -194,8 +195,8 @@ const tandem_tensor& tensor_of(const tandem_problem& p, Role role) {
 tandem_tensor layout_of(const tandem_problem& p, Role role) {
   if (row_of(role).tensor) return tensor_of(p, role);
   const Dims n = dims_of(p, role);
-  const bool lengths = role == Role::lengths_q || role == Role::lengths_kv;
-  return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, lengths ? kInt32 : uint32_t(TANDEM_F32), 0};
+  const bool whole = role == Role::spans || role == Role::lengths_q || role == Role::lengths_kv;
+  return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, whole ? kInt32 : uint32_t(TANDEM_F32), 0};
 }
 
 tandem_buffer& buffer_of(tandem_args& a, Role role) { return a.*row_of(role).buffer; }
@@ -218,6 +219,8 @@ Dims logical_dims(const tandem_problem& p, Role role) {
       return {p.bias_batch, p.bias_heads, p.bias_rows, p.seq_kv};
     case Kind::keep:
       return {p.keep_batch, p.keep_heads, p.keep_rows, p.seq_kv};
+    case Kind::spans:
+      return {p.spans_batch, p.spans_heads, p.seq_kv, 2 * p.spans};
     case Kind::dist:
       return {1, p.heads_q, 1, p.dist_window};
     case Kind::head:
@@ -251,6 +254,8 @@ bool is_input(const tandem_problem& p, Role role) {
       return p.bias.dtype != 0;
     case Role::keep:
       return p.keep.dtype != 0;
+    case Role::spans:
+      return p.spans > 0;
     case Role::dist_bias:
       return p.dist_window > 0;
     case Role::slope:
@@ -344,6 +349,12 @@ void set_bias(tandem_problem& p, tandem_dtype dtype, int64_t batch, int64_t head
   p.d_bias.dtype = d_bias_dtype ? d_bias_dtype : uint32_t(dtype);
   set_layout(p, Role::bias, Layout::bhsd);
   set_layout(p, Role::d_bias, Layout::bhsd);
+}
+
+void set_spans(tandem_problem& p, int64_t count, int64_t batch, int64_t heads) {
+  p.spans = count;
+  p.spans_batch = batch;
+  p.spans_heads = heads;
 }
 
 void set_keep(tandem_problem& p, int64_t batch, int64_t heads, int64_t rows) {

@@ -84,16 +84,17 @@ enum class Role {
   d_dist_bias,
   d_slope,
   d_tau,
-  d_sink
+  d_sink,
+  spans  // last, as the numbers of the others are in their inputs' seeds
 };
-constexpr int kRoleCount = 21;
+constexpr int kRoleCount = 22;
 // Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
 // All that are inputs of a forward or a backward (o apart), and all that are outputs.
-constexpr Role kInputs[] = {Role::q,    Role::k,    Role::v,         Role::d_o,
-                            Role::bias, Role::keep, Role::dist_bias, Role::slope,
-                            Role::tau,  Role::sink, Role::lengths_q, Role::lengths_kv};
+constexpr Role kInputs[] = {Role::q,    Role::k,         Role::v,         Role::d_o,   Role::bias,
+                            Role::keep, Role::spans,     Role::dist_bias, Role::slope, Role::tau,
+                            Role::sink, Role::lengths_q, Role::lengths_kv};
 constexpr Role kOutputs[] = {Role::o,       Role::d_q,    Role::d_k,
                              Role::d_v,     Role::d_bias, Role::d_dist_bias,
                              Role::d_slope, Role::d_tau,  Role::d_sink};
@@ -109,7 +110,7 @@ struct Dims {
   int64_t count() const { return b * h * s * d; }
 };
 // As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
-// W}, lengths {1, 1, 1, B or B + 1}.
+// W}, lengths {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].
 Dims logical_dims(const tandem_problem& problem, Role role);
@@ -137,6 +138,7 @@ tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int6
 void set_bias(tandem_problem& problem, tandem_dtype dtype, int64_t batch, int64_t heads,
               int64_t rows, uint32_t d_bias_dtype = 0);
 void set_keep(tandem_problem& problem, int64_t batch, int64_t heads, int64_t rows);
+void set_spans(tandem_problem& problem, int64_t count, int64_t batch, int64_t heads);
 // Packed: rows of all sequences together; the tensors get the layout that they have without.
 void set_lengths(tandem_problem& problem, tandem_lengths q, tandem_lengths kv, int64_t total_q = 0,
                  int64_t total_kv = 0);

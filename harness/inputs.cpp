@@ -10,6 +10,9 @@
 namespace tandem::harness {
 namespace {
 
+constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
+                  kHighest = std::numeric_limits<int32_t>::max();
+
 // Zeros and ones, several kinds mixed: blocks as large as a tile (or two) without a key, with every
 // key, with half or a tenth of them; and rows without a key.
 void fill_keep(uint64_t seed, HostTensor* t) {
@@ -41,8 +44,40 @@ void fill_keep(uint64_t seed, HostTensor* t) {
       }
 }
 
-constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
-                  kHighest = std::numeric_limits<int32_t>::max();
+// Spans of a head of an entry, as models have them and as no model has them: a tree's (causal, to
+// the end of a segment that contains the key), documents' (causal or not), a prefix's, windows';
+// any two numbers, some of them far outside; and keys that no row sees, or that all rows see.
+void fill_spans(const tandem_problem& p, uint64_t seed, HostTensor* t) {
+  const int64_t S = p.seq_q;
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h) {
+      Random r(Random::mix(seed + uint64_t(b * t->dims.h + h)) ^ 0x7370616e);
+      const int64_t kind = r.below(6), odd = r.chance(40) ? 8 : 0;
+      int64_t begin = 0, end = 0;  // of the segment
+      const int64_t window = r.between(1, std::max<int64_t>(2, S));
+      for (int64_t j = 0; j < t->dims.s; ++j) {
+        if (j >= end) begin = j, end = j + r.between(1, std::max<int64_t>(2, S / 2));
+        int64_t of[4] = {j, end, 0, 0};                        // causal documents
+        if (kind == 1) of[0] = begin;                          // documents
+        if (kind == 2) of[1] = r.chance(70) ? S : end;         // a tree
+        if (kind == 3) of[0] = j < window ? 0 : j, of[1] = S;  // a prefix
+        if (kind == 4) of[1] = j + window;
+        if (kind == 5) of[0] = r.below(S + 1), of[1] = r.below(S + 2);
+        // The second one: apart from the first, within it or across it.
+        if (r.chance(60)) of[2] = r.below(S + 1), of[3] = of[2] + r.below(S / 4 + 2);
+        if (kind == 1 && r.chance(50)) std::swap(of[0], of[2]), std::swap(of[1], of[3]);
+        if (r.below(100) < odd) {
+          const int64_t what = r.below(4);
+          for (int64_t n = 0; n < 4; ++n)
+            of[n] = what == 0   ? (n % 2 ? S : 0)
+                    : what == 1 ? (n % 2 ? 0 : S)
+                    : what == 2 ? (n % 2 ? kHighest : kLowest)
+                                : (r.chance(50) ? kHighest : kLowest);
+        }
+        for (int64_t n = 0; n < t->dims.d; ++n) t->set(b, h, j, n, double(of[n]));
+      }
+    }
+}
 
 // Lengths of B entries within [0, size], in a packed tensor adding up to total.
 void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t) {
@@ -114,6 +149,8 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
       });
     case Role::keep:
       return fill_keep(own, t);
+    case Role::spans:
+      return fill_spans(p, own, t);
     default:
       return fill_lengths(p, role == Role::lengths_kv, own, t);
   }
@@ -139,6 +176,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.dist_window > 0, "dist_bias");
   add(p.alibi != 0, "alibi");
   add(p.keep.dtype != 0, "keep");
+  add(p.spans != 0, "spans");
   add(p.sink != 0, "sink");
   add(p.dropout > 0, "dropout");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");

@@ -120,6 +120,10 @@ void MagnitudeRules::Impl::read() {
     const std::vector<double> keep = test.input(Role::keep).dense();
     in.keep.assign(keep.begin(), keep.end());
   }
+  if (is_input(problem, Role::spans)) {
+    const std::vector<double> spans = test.input(Role::spans).dense();
+    in.spans.assign(spans.begin(), spans.end());
+  }
   if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f)
     roundings += 3 + 2 * std::log2(double(std::max<int64_t>(p.seq_kv, 2)));
 }
@@ -139,6 +143,9 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
   for (int64_t j = 0; j < kv_len; ++j) {
     if (!tandem_visible(entry.band, int(i), int(j))) continue;
     if (p.keep && in.keep[overlay(p.keep, j)] == 0) continue;
+    if (p.spans &&
+        !p.spans.show(&in.spans[size_t(p.spans.numbers(p.spans_head(b, h) * p.seq_kv + j))], i))
+      continue;
     const double* k = &in.k[size_t(((b * p.heads_kv + hk) * p.seq_kv + j) * D)];
     double sum = 0, size = 0;
     for (int64_t d = 0; d < D; ++d) sum += q[d] * k[d], size += std::fabs(q[d] * k[d]);

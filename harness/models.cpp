@@ -34,12 +34,41 @@ std::vector<int64_t> model_lengths(const tandem_problem& p, bool kv) {
   return lengths;
 }
 
+std::pair<int64_t, int64_t> model_span(int64_t seq, int64_t j) {
+  if ((seq & (seq - 1)) == 0) {  // 16 documents, the last of which is three times the first
+    int64_t n = 0;
+    const auto begin = [&](int64_t m) { return seq * m * (m + 17) / (16 * 33); };
+    while (n < 15 && begin(n + 1) <= j) ++n;
+    return {j, begin(n + 1)};
+  }
+  const int64_t answers = seq >= 3 * kTree / 2 ? 16 : 8, rest = std::min(kTree, seq * 2 / 3),
+                prompt = seq - rest;
+  if (j < prompt) return {j, seq};
+  const int64_t answer = (j - prompt) * answers / rest;
+  return {j, prompt + (answer + 1) * rest / answers};
+}
+
 bool model_keep(const Dims& keep, int64_t b, int64_t i, int64_t j) {
+  if (keep.s == keep.d && keep.s > kTree) {
+    const auto span = model_span(keep.s, j);
+    return span.first <= i && i < span.second;
+  }
   if (keep.s == 1) return j < keep.d - b % 4 * keep.d / 16;
   return b % 4 != 3 || (7 * i >= 4 * keep.s) == (7 * j >= 4 * keep.d);
 }
 
 void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTensor* t) {
+  if (role == Role::spans) {
+    for (int64_t b = 0; b < t->dims.b; ++b)
+      for (int64_t h = 0; h < t->dims.h; ++h)
+        for (int64_t j = 0; j < t->dims.s; ++j) {
+          const auto span = model_span(p.seq_q, j);
+          t->set(b, h, j, 0, double(span.first));
+          t->set(b, h, j, 1, double(span.second));
+          if (t->dims.d == 4) t->set(b, h, j, 2, 0), t->set(b, h, j, 3, 0);
+        }
+    return;
+  }
   if (role == Role::keep) {
     for (int64_t b = 0; b < t->dims.b; ++b)
       for (int64_t h = 0; h < t->dims.h; ++h)

@@ -27,6 +27,7 @@ struct Kernels {
   float alpha = 0;
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
        dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
+  int64_t spans = 0;
   uint32_t cores = 0;  // of the problem
   // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
   // others: what a workgroup keeps from one entry to the next shows there.
@@ -99,6 +100,9 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k.bias = true;
     (of_batch.chance(75) ? k.keep : k.alibi) = true;
   }
+  Random of_spans(Random::mix(group) ^ 0x7370616e);
+  if (of_spans.chance(20)) k.spans = of_spans.between(1, 2);
+  if (k.spans && of_spans.chance(25)) k.visit_all = true;
   // Every run has some: few of the problems above are for kernels that hold whole heads.
   k.windows = group % 8 == 3;
   if (k.windows) {
@@ -242,6 +246,14 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (k.keep) {
     const int64_t keep_batch = size(b, k.windows ? 100 : 80), keep_heads = heads();
     set_keep(p, keep_batch, keep_heads, r.chance(30) ? 1 : sq);
+  }
+  if (k.spans) {
+    std::vector<int64_t> divisors;
+    for (int64_t n = 1; n <= std::max<int64_t>(b, 1); ++n)
+      if (b % n == 0) divisors.push_back(n);
+    Random of_spans(Random::mix(seed) ^ 0x7370616e);
+    set_spans(p, k.spans, of_spans.pick(divisors),
+              of_spans.pick(std::vector<int64_t>{1, 1, p.heads_kv, p.heads_q}));
   }
   const auto total = [&](tandem_lengths kind, int64_t seq) {
     // Seldom more rows than the sequences can have.

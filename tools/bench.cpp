@@ -170,7 +170,8 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   problem_.direction = TANDEM_BACKWARD;
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
-    if (c.model)
+    if (c.model || role == Role::spans ||
+        (role == Role::keep && problem_.keep_rows > harness::kTree))
       harness::fill_model_input(problem_, role, options.seed, t);
     else
       harness::fill_input(problem_, role, options.seed, 1, t);

@@ -45,6 +45,13 @@ const std::vector<Preset>& presets() {
         "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
         "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
         "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left"}},
+      // Masks of trees and documents (model_span()).
+      {"masks",
+       {"bwd bf16 b1 hq32 hk8 sq12288 sk12288 d128 dv128 spans=1:1x1",
+        "bwd bf16 b1 hq32 hk8 sq12288 sk12288 d128 dv128 keep:1x1x12288",
+        "bwd bf16 b1 hq16 hk16 sq9216 sk9216 d64 dv64 spans=1:1x1",
+        "bwd bf16 b1 hq16 hk16 sq9216 sk9216 d64 dv64 keep:1x1x9216",
+        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 spans=1:1x1"}},
       // The same rows and features by the length of the sequences.
       {"lengths",
        {"fwd bf16 b16 hq32 hk32 sq1024 sk1024 d64 dv64",

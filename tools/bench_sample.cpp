@@ -47,6 +47,7 @@ struct Sampler {
   std::map<Role, std::vector<double>> heads_of;  // what belongs to heads
   std::vector<double> bias_rows;                 // of the block at hand
   std::vector<uint8_t> keep_rows;
+  std::vector<int32_t> span_rows;
 
   Sampler(const tandem_problem& problem, const BenchTensors& tensors)
       : t(tensors), dtype(problem.q.dtype) {
@@ -159,6 +160,15 @@ struct Sampler {
       const std::vector<double> keep = overlay(Role::keep, p.keep);
       keep_rows.assign(keep.begin(), keep.end());
     }
+    if (p.spans) {  // rows count from the block's first
+      const int64_t of = p.spans_head(b, h);
+      const std::vector<double> spans =
+          rows_of(t[Role::spans], of / p.spans.heads, of % p.spans.heads, 0, p.seq_kv);
+      span_rows.clear();
+      for (double x : spans)
+        span_rows.push_back(int32_t(std::clamp<int64_t>(int64_t(x) - first, -1, rows)));
+    }
+    head->spans = span_rows.data();
     head->bias = bias_rows.data();
     head->keep = keep_rows.data();
     head->index = b * p.heads_q + h;

@@ -111,7 +111,7 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[S::RM], const Extra& e, const
     for (int t = span.begin; t < span.end; ++t) {
       const int col0 = t * S::N;
       if (entmax && skip && !live.has(t)) continue;
-      if (e.f.KEEP && skip && !tile_kept<S, false>(e, of, row0, col0)) {
+      if (skip && tile_hidden<S, false>(e, of, row0, col0)) {
         if (entmax) live.remove(t);
         continue;
       }

@@ -81,7 +81,7 @@ TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* 
                                     const Extra& e, const Pair& p, int row0, int col0, bool fetched,
                                     const Next& next) {
   const bool skip = e.f.SKIP != 0;
-  if (e.f.KEEP && skip && !tile_kept<S, false>(e, p.of, row0, col0)) return false;
+  if (skip && tile_hidden<S, false>(e, p.of, row0, col0)) return false;
   if (!fetched) stage.fetch_nt(p.q, row0, p.k, col0, 0);
   float s[S::RM][4] = {};
   product_nt(s, stage, pool, p.q, row0, p.k, col0, p.q.width, [&] {

@@ -74,6 +74,12 @@ TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, 
       if ((seen >> c & 1u) && __ldg(at + c * (KEYS ? e.x.keep.d : e.x.keep.s)) == 0)
         seen &= ~(1u << c);
   }
+  if (e.f.SPANS) {
+#pragma unroll 1
+    for (int c = 0; c < 4; ++c)
+      if ((seen >> c & 1u) && !is_spanned(e, of.index, KEYS ? i : i + c, KEYS ? j + c : j))
+        seen &= ~(1u << c);
+  }
   if (Normalizer(e.f.NORM) == Normalizer::entmax) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) s[c] = __fmul_rn(e.x.entmax_scale, s[c]);

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
 #pragma unroll 1
     for (int t = span.begin; t < span.end; ++t) {
       const int col0 = t * S::N;
-      if (e.f.KEEP && skip && !tile_kept<S, true>(e, p.of, col0, row0)) continue;
+      if (skip && tile_hidden<S, true>(e, p.of, col0, row0)) continue;
       if (!fetched) stage.fetch_nt(p.k, row0, p.q, col0, 0);
       const auto second = [&] {
         if (grad_v)

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     if (entmax && skip && !live.has(t)) continue;
-    if (e.f.KEEP && skip && !tile_kept<S, false>(e, of, row0, col0)) continue;
+    if (skip && tile_hidden<S, false>(e, of, row0, col0)) continue;
     if (!fetched) stage.fetch_nt(q, row0, k, col0, 0);
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] {

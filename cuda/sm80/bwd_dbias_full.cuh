@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const auto left_out = [&](const Member& of) {
     const Extra e = make_extra(params, of.batch);
     if (!tile_visible(e, of.row0, BR, place.col0, BC)) return true;
-    return e.f.KEEP && skip &&
-           !tile_kept<S::THREADS>(e, head_extra(e, of.head), of.row0, BR, place.col0, BC);
+    return skip && tile_hidden<S::THREADS>(e, head_extra(e, of.head), of.row0, BR, place.col0, BC);
   };
   each_member<T, S, true>(params, place, left_out, [&](const Member& of, int stage, bool far) {
     const Extra e = make_extra(params, of.batch);

@@ -35,7 +35,7 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const Hea
     sum[0] = sum[1] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
     const auto left_out = [&](int t) {
       if (entmax && skip && !live.has(t)) return true;
-      if (!e.f.KEEP || !skip || tile_kept<S::THREADS>(e, of, row0, S::BR, t * BC, BC)) return false;
+      if (!skip || !tile_hidden<S::THREADS>(e, of, row0, S::BR, t * BC, BC)) return false;
       if (entmax) live.remove(t);
       return true;
     };
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   const auto left_out = [&](int t) {
     if (entmax && skip && !live.has(t)) return true;
-    return e.f.KEEP && skip && !tile_kept<S::THREADS>(e, of, row0, BR, t * BC, BC);
+    return skip && tile_hidden<S::THREADS>(e, of, row0, BR, t * BC, BC);
   };
   int t = next_tile(span.begin, span.end, left_out);
   __syncthreads();  // the search has read K

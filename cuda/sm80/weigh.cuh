@@ -92,8 +92,15 @@ TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Ext
         seen &= ~(1u << (4 * n + x));
     });
   }
+  // A loop, as few tiles have hidden pairs, and unrolled it would cost all others registers.
+  if (e.f.SPANS) {
+#pragma unroll 1
+    for (int m = 0; m < 4 * N; ++m)
+      if ((seen >> m & 1u) && !is_spanned(e, of.index, at.i(m / 4, m % 4), at.j(m / 4, m % 4)))
+        seen &= ~(1u << m);
+  }
   if (is_entmax(e)) each<N>([&](int n, int x) { s[n][x] = __fmul_rn(e.x.entmax_scale, s[n][x]); });
-  if (edge || e.f.KEEP)
+  if (edge || e.f.KEEP || e.f.SPANS)
     each<N>([&](int n, int x) { s[n][x] = seen >> (4 * n + x) & 1u ? s[n][x] : minus_infinity(); });
   return seen;
 }
@@ -207,6 +214,14 @@ TANDEM_DEVICE bool tile_kept(const Extra& e, const HeadExtra& of, int i0, int ro
     if ((i < e.seq_q) & (j < e.seq_kv)) kept |= __ldg(of.keep + i * e.x.keep.s + j * e.x.keep.d);
   }
   return __syncthreads_or(kept) != 0;
+}
+
+// Whether spans or keep hide all of a tile. It may have a barrier.
+template <int THREADS>
+TANDEM_DEVICE bool tile_hidden(const Extra& e, const HeadExtra& of, int i0, int rows, int j0,
+                               int cols) {
+  if (e.f.SPANS && !map_shows(e, of.index, i0, rows, j0, cols)) return true;
+  return e.f.KEEP && !tile_kept<THREADS>(e, of, i0, rows, j0, cols);
 }
 
 }  // namespace sm80

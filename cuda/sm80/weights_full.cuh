@@ -28,7 +28,7 @@ struct FullColumns {
   TANDEM_DEVICE int seq_q() const { return e.seq_q; }
   TANDEM_DEVICE int seq_kv() const { return e.seq_kv; }
   TANDEM_DEVICE bool leaves_out(int, int row0, int keys0) const {
-    return e.f.KEEP && e.f.SKIP && !tile_kept<C::THREADS>(e, p.of, row0, C::BR, keys0, C::BC);
+    return e.f.SKIP && tile_hidden<C::THREADS>(e, p.of, row0, C::BR, keys0, C::BC);
   }
   static TANDEM_DEVICE float base(float lse) { return lse; }
   TANDEM_DEVICE float share(int row) const { return elastic_shift(e, p.of, row); }
@@ -105,7 +105,7 @@ struct FullRows {
     return {row, tile.col0 + 2 * Lane().t};
   }
   TANDEM_DEVICE bool leaves_out(int row0, int col0) const {
-    return e.f.KEEP && skip && !tile_kept<S::THREADS>(e, p.of, row0, S::BR, col0, S::BC);
+    return skip && tile_hidden<S::THREADS>(e, p.of, row0, S::BR, col0, S::BC);
   }
   TANDEM_DEVICE bool cuts_rows(int row0) const { return row0 + S::BR > e.seq_q; }
   TANDEM_DEVICE void fetch_rows() {

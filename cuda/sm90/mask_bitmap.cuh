@@ -8,9 +8,10 @@
 // stages in order.
 #ifndef TANDEM_CUDA_SM90_MASK_BITMAP_CUH
 #define TANDEM_CUDA_SM90_MASK_BITMAP_CUH
-#include "../parts/extra.cuh"
+#include "../parts/mask.cuh"
 #include "mask_bytes.cuh"
 #include "plan/sm90/tiles.h"
+#include "problem/mask_map.h"
 #include "problem/philox.h"
 #include "ptx/mbarrier.cuh"
 #include "ptx/named_barrier.cuh"
@@ -91,6 +92,107 @@ TANDEM_DEVICE uint drop_bits(const Features& f, const ExtraBlock& x, const uint6
 
 // ---- production ---------------------------------------------------------------------------------
 
+// A head of keep as pack_keep has left it. strides: in words.
+TANDEM_DEVICE const uint* packed_keep(const Features& f, const ExtraBlock& x,
+                                      const uint64_t* address, int batch, int head) {
+  return reinterpret_cast<const uint*>(address[f.AT_KEEP]) + batch * x.keep.b +
+         head / x.keep_group * x.keep.h;
+}
+TANDEM_DEVICE const unsigned char* packed_keep_blocks(const ExtraBlock& x, const uint* head) {
+  return reinterpret_cast<const unsigned char*>(head + int64_t(x.map_q_blocks) * TANDEM_MAP_BLOCK *
+                                                           x.keep.s);
+}
+
+// Which tiles of a work tile the masks leave something of, by a warp: the mask map of spans, and
+// the blocks of keep that pack_keep has left. It looks at a word of 32 blocks at a time, as most
+// tiles of a tree are seen by no row of a work tile. KEYS: the work tile has keys, and its tiles
+// have query rows; else the other way round. BLOCKS: of a tile.
+template <int BLOCKS, bool KEYS>
+struct MaskTiles {
+  static constexpr int kTiles = 32 / BLOCKS;  // of a word
+  const Features& f;
+  const ExtraBlock& x;
+  const uint64_t* address;
+  const int batch, head;
+  const int from, end;  // of the work tile, in blocks
+  // Bits of the blocks of a word: something is shown; keep hides something; spans do.
+  int word = -1;
+  uint some = ~0u, kept = ~0u, spanned = ~0u;
+  int first = -1;   // the words of the mask map that the lanes have begin here
+  uint2 own{0, 0};  // of the lane
+  TANDEM_DEVICE MaskTiles(const Features& f, const ExtraBlock& x, const uint64_t* address,
+                          int batch, int head, int from, int end)
+      : f(f), x(x), address(address), batch(batch), head(head), from(from), end(end) {}
+  TANDEM_DEVICE bool has_map() const { return f.SPANS && f.SKIP; }
+  TANDEM_DEVICE bool has_blocks() const { return f.KEEP == TANDEM_KEEP_BITS; }
+
+  TANDEM_DEVICE void take(int next) {
+    word = next, some = ~0u;
+    const int rows = min(end, KEYS ? x.map_kv_blocks : x.map_q_blocks),
+              across = KEYS ? x.map_q_blocks : x.map_kv_blocks, lane = int(threadIdx.x) % 32;
+    if (has_map()) {
+      if (first != word / 32 * 32) {
+        first = word / 32 * 32;
+        own = make_uint2(0, ~0u);
+        const int words = (across + 31) / 32;
+        const uint2* plane =
+            map_plane<KEYS>(x, address[f.AT_MASK_MAP], spans_head(x, batch, head)) + first + lane;
+#pragma unroll 1
+        for (int n = from; n < rows && first + lane < words; ++n) {
+          const uint2 more = __ldg(plane + int64_t(n) * words);
+          own.x |= more.x, own.y &= more.y;
+        }
+      }
+      some = __shfl_sync(kAllLanes, own.x, word - first);
+      spanned = ~__shfl_sync(kAllLanes, own.y, word - first);
+    }
+    if (has_blocks()) {
+      const unsigned char* blocks = packed_keep_blocks(x, packed_keep(f, x, address, batch, head));
+      const int n = 32 * word + lane, row_step = KEYS ? 1 : across,
+                step = KEYS ? x.map_kv_blocks : 1;
+      uint shown = 0, hidden = 0;
+#pragma unroll 1
+      for (int r = from; r < rows && n < across; ++r) {
+        const uint of = __ldg(blocks + int64_t(r) * row_step + int64_t(n) * step);
+        shown |= of & 1, hidden |= ~of & 2;
+      }
+      some &= __ballot_sync(kAllLanes, shown != 0);
+      kept = __ballot_sync(kAllLanes, hidden != 0);
+    }
+  }
+  // The first tile from t on that something is shown of; `last` or more if there is none before it.
+  TANDEM_DEVICE int next(int t, int last) {
+    if (!has_map() && !has_blocks()) return t;
+    while (t < last) {
+      if (t / kTiles != word) take(t / kTiles);
+      const uint bits = some & ~0u << t % kTiles * BLOCKS;
+      if (bits) return word * kTiles + (__ffs(int(bits)) - 1) / BLOCKS;
+      t = (word + 1) * kTiles;
+    }
+    return t;
+  }
+  // The last tile up to t that something is shown of; less than `begin` if there is none from
+  // there on.
+  TANDEM_DEVICE int previous(int t, int begin) {
+    if (!has_map() && !has_blocks()) return t;
+    while (t >= begin) {
+      if (t / kTiles != word) take(t / kTiles);
+      const uint bits = some & ~0u >> (kTiles - 1 - t % kTiles) * BLOCKS;
+      if (bits) return word * kTiles + (31 - __clz(int(bits))) / BLOCKS;
+      t = word * kTiles - 1;
+    }
+    return t;
+  }
+  struct Tile {
+    bool kept, spanned;  // keep may hide something; spans may
+  };
+  // Of a tile that next() or previous() has found.
+  TANDEM_DEVICE Tile tile(int t) const {
+    const uint bits = ((1u << BLOCKS) - 1) << t % kTiles * BLOCKS;
+    return {(kept & bits) != 0, (spanned & bits) != 0};
+  }
+};
+
 // The last THREADS threads of a warpgroup produce the bitmaps of tiles of ROWS queries and
 // kMaskKeys keys. They synchronise at named barrier ID. AT_ONCE: words whose bytes are being loaded
 // at a time.
@@ -122,8 +224,91 @@ struct MaskBitmapProducer {
     return bits;
   }
 
-  // Writes the words of the mask. Returns whether the mask keeps any key of the tile. *hides:
-  // whether it hides any.
+  // Writes the words of the spans. joins: into the words of keep, which all producers have passed.
+  // A lane has a key of each word, whose numbers it loads at once; the rows that see the key are an
+  // interval. Lanes then exchange them, and have the keys of a row.
+  TANDEM_DEVICE void spans(uint to, int row0, int col0, bool joins) const {
+    static_assert(ROWS % 32 == 0, "groups of 32 rows");
+    const int lane = thread() % 32;
+    const int* keys =
+        reinterpret_cast<const int*>(address[f.AT_SPANS]) + spans_head(x, batch, head) * x.spans.h;
+#pragma unroll 1
+    for (int first = thread() / 32 * 32; first < ROWS; first += THREADS) {
+      uint bits[P::kWords] = {};
+#pragma unroll 1
+      for (uint n = 0; n < f.SPANS; ++n) {
+        int2 span[P::kWords];
+#pragma unroll
+        for (int w = 0; w < P::kWords; ++w) {
+          const int j = col0 + 32 * w + lane;
+          span[w].x = span[w].y = 0;
+          if (j < seq_kv) span[w] = load_span(keys + j * x.spans.s + 2 * n);
+        }
+#pragma unroll
+        for (int w = 0; w < P::kWords; ++w) bits[w] |= interval_bits(span[w], row0 + first);
+      }
+#pragma unroll
+      for (int w = 0; w < P::kWords; ++w) {
+        const uint own = transpose_bits(bits[w]);
+        const uint at = to + uint(w * P::kPitch + first + lane) * 4;
+        st_shared(at, joins ? own & ld_shared_u32(at) : own);
+      }
+    }
+  }
+  // Which of the rows from row0 on an interval has, as bits.
+  static TANDEM_DEVICE uint interval_bits(int2 span, int row0) {
+    // Clamped first: the difference of any two numbers may leave 32 bits.
+    const int begin = max(span.x, row0) - row0, end = max(min(span.y, row0 + 32), row0) - row0;
+    if (begin >= end) return 0;
+    return (~0u << begin) & (~0u >> (32 - end));
+  }
+  // Bit i of lane n becomes bit n of lane i.
+  static TANDEM_DEVICE uint transpose_bits(uint bits) {
+    uint mask = 0xffffu;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2, mask ^= mask << step) {
+      const uint other = __shfl_xor_sync(kAllLanes, bits, step);
+      bits = thread() & step ? (bits & ~mask) | (other >> step & mask)
+                             : (bits & mask) | (other & mask) << step;
+    }
+    return bits;
+  }
+
+  // Writes the words of keep, from what pack_keep has left.
+  TANDEM_DEVICE void packed(uint to, int row0, int col0) const {
+    const uint* words = packed_keep(f, x, address, batch, head) + col0 / 32;
+#pragma unroll 1
+    for (int row = thread(); row < ROWS; row += THREADS) {
+      const uint4 of =
+          __ldg(reinterpret_cast<const uint4*>(words + min(row0 + row, seq_q - 1) * x.keep.s));
+      const uint at = to + uint(row) * 4;
+      st_shared(at, of.x), st_shared(at + P::kPitch * 4, of.y);
+      st_shared(at + P::kPitch * 8, of.z), st_shared(at + P::kPitch * 12, of.w);
+    }
+  }
+  // Writes the words of the masks that hide something of a tile. Returns false if that is all of
+  // it; *hides: whether they hide anything.
+  template <typename Tile>
+  TANDEM_DEVICE bool masks(uint to, int row0, int col0, const Tile& tile, bool* hides) const {
+    static_assert(P::kWords == 4, "a load has the words of a row");
+    bool kept = false;
+    if (f.KEEP == TANDEM_KEEP_BITS) {
+      if (tile.kept) packed(to, row0, col0), kept = true;
+    } else if (f.KEEP) {
+      if (!keep(to, row0, col0, hides)) return false;
+      kept = *hides;
+    }
+    if (f.SPANS && tile.spanned) {
+      if (f.KEEP == TANDEM_KEEP_BITS && kept) named_barrier_any<ID, THREADS>(true);
+      spans(to, row0, col0, f.KEEP && (kept || f.KEEP != TANDEM_KEEP_BITS));
+      kept = true;
+    }
+    *hides |= kept;
+    return true;
+  }
+
+  // Writes the words of keep. Returns whether keep shows any key of the tile. *hides: whether it
+  // hides any.
   TANDEM_DEVICE bool keep(uint to, int row0, int col0, bool* hides) const {
     constexpr int kAtOnce = AT_ONCE;
     uint any = 0, all = ~0u;

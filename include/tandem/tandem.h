@@ -277,6 +277,10 @@ typedef struct tandem_problem {
    * SMs. 0: all that it has. */
   uint32_t cores;
   uint32_t reserved; /* must be 0 */
+  /* Intervals of query rows that see a key, for each key: 0 (off), 1 or 2. args.spans has them for
+   * spans_batch entries and spans_heads heads. spans_batch divides B: entry b reads entry
+   * b / (B / spans_batch). spans_heads is Hq, Hk or 1. Tiles that no row sees are skipped. */
+  int64_t spans, spans_batch, spans_heads;
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -407,12 +411,19 @@ typedef struct tandem_args {
   uint64_t dropout_seed;
   uint32_t dropout_offset;
   uint32_t reserved2; /* must be 0 */
+  /* int32 [spans_batch, spans_heads, Sk, 2 spans]: of each key begin and end, or two pairs of them.
+   * Query row i, counted within its sequence, sees the key where begin <= i < end in one of its
+   * intervals, and where mask, window, lengths and keep show it, too. Any numbers are legal:
+   * begin >= end is an empty interval, and what lies outside of the sequence has no effect. */
+  tandem_buffer spans;
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0                                            \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {                                         \
+      0, 0                                                                                         \
+    }                                                                                              \
   }
 
 /* Records the plan into the stream and returns: no allocation on the device, no wait, no submit. On

@@ -16,6 +16,7 @@ void main() {
   if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
+    const bool hides = spans_hide(my_row0, col0, false);
     put_keep();
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
     BIAS_ARRAY(bias, [RM][NB])
@@ -47,7 +48,7 @@ void main() {
         fetch_step(m.d_o, m.row0, m.v, col0, 0);
       MULTIPLY_STEP(s)
     }
-    FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial, hides)
     if (subgroupAny(own_far)) {
       EACH(r, RM)
         EACH(n, NB) far_block(s[r][n], m.q, m.k, m.head, my_row0 + r * MM, col0 + n * MN, false);

@@ -47,6 +47,11 @@ void main() {
   const int first = ds_chunk(row0, col0 % DS_BLOCK), end = split_begin(split + 1);
   if (seen && row0 + own_row * 8 < block.seq_q) {
     [[dont_unroll]] for (int e = split_begin(split); e < end; e++) {
+      if (SKIP_SPANS) { // bwd_dkv leaves no dS where the mask map shows nothing
+        const Place reader = ds_place(n + e * block.group, block.group);
+        set_head(reader.batch, reader.head);
+        if (map_of(row0, DS_BLOCK, col0, DS_SUM_KEYS).x == 0) continue;
+      }
       Rows4 from = Rows4(ds_address(block.work, n + e * block.group, col0));
       uvec4 words[SUM_VEC];
       EACH(i, SUM_VEC) words[i] = from.w[first + min(TID + i * WG, last)];

@@ -65,7 +65,8 @@ void sum_members(inout ACC acc[RM][NB], Place bias_place, int bias_b, int split,
       PARKED_PLACE
       BIAS_ARRAY(bias, [RM][NB])
       FETCH_BIAS(bias, row0, col0)
-      FINISH_SCORES(s, slope, bias, my_row0, col0, place.batch != 0)
+      FINISH_SCORES(s, slope, bias, my_row0, col0, place.batch != 0,
+                    spans_hide(my_row0, col0, false))
       if (OWN_WORD == turns) {
         EACH(n, NB)
           far_block_in_scratch(s[0][n], parked(0), parked(1), place.head, my_row0, col0 + n * MN,

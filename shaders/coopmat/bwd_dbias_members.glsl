@@ -85,6 +85,9 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
         tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
+    if (SKIP_SPANS) {
+      if (map_of(m.row0, ROWS, key_tile * COLS, COLS).x == 0) continue;
+    }
     if (KEEP != 0 && !keeps_any(m.row0, key_tile * COLS, false)) continue;
     m.q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);

@@ -11,7 +11,7 @@
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
 #define WANTS_SLOPE (GRAD_K != 0)
 #if SHARES_DS
-#define SKIPPED(t, row0) leave_no_ds(t, row0);
+#define SKIPPED(t, end, row0) leave_no_ds(t, end, row0);
 #endif
 #include "coopmat/begin.glsl"
 
@@ -45,9 +45,12 @@ layout(push_constant) uniform Push {
 #define KV_HEADS block.own_2
 #include "coopmat/ds.glsl"
 #include "coopmat/ds_place.glsl"
-#include "coopmat/bwd_dkv_ds.glsl"
+void leave_no_ds(int t, int end, int row0);
 #endif
 #include "coopmat/skip.glsl"
+#if SHARES_DS
+#include "coopmat/bwd_dkv_ds.glsl"
+#endif
 #include "coopmat/far.glsl"
 
 // Numbers of the streamed query rows: origin, delta, share.

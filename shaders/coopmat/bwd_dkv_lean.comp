@@ -41,10 +41,11 @@ void form_gradient(bool of_v, TandemTiles tiles, int heads) {
       barrier();
       PARKED_PLACE
       next = next_tile(t + 1, tiles.end, row0, true);
+      const bool hides = spans_hide(my_row0, col0, true);
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MK * PITCH, i0 = col0 + n * MK;
         FORM_STEP(s, slope, 2, at, i0, 0, row0, BLOCK_ROW, true,
-                  t < tiles.full_begin || t >= tiles.full_end)
+                  t < tiles.full_begin || t >= tiles.full_end, hides)
         if (OWN_WORD == turns)
           far_block_in_scratch(s[0], parked(0), parked(1), inputs.head, i0, my_row0, true);
         FORM_BASES(s[0], live, STEP_STATS(origin, 0))

@@ -18,7 +18,7 @@ void main() {
     uint stat[STAT_TURNS];
     BIAS_ARRAY(bias, [RM])
     int t = next_tile(tiles.begin, tiles.end, row0, true), stage = 0;
-    if (SKIP_KEEP && t >= tiles.end) continue;
+    if (SKIP_MASKED && t >= tiles.end) continue;
     FETCH_Q(t)
     barrier(); // the readers of the tiles before are done
     PUT_Q(0, t)
@@ -30,6 +30,7 @@ void main() {
       barrier();
       const bool far = OWN_WORD == turns, partial = t < tiles.full_begin || t >= tiles.full_end;
       const int at = STAGE(stage), i0 = t * COLS;
+      const bool hides = spans_hide(my_row0, i0, true);
       EACH(r, RM) fetch_bias(BIAS_OF(bias, [r]), i0, 0, row0, BLOCK_ROW + r * MM);
       ACC x[RM], s[RM], slope[RM];
       PAIR_PRODUCTS(x, left, at + first_at)

@@ -79,6 +79,7 @@ void main() {
       put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
       barrier();
       next = next_tile(t + 1, tiles.end, row0, false);
+      const bool hides = spans_hide(my_row0, col0, false);
       if (next < tiles.end) {
         fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
         fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);

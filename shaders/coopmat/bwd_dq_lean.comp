@@ -68,10 +68,11 @@ void main() {
       PUT_TILE(col0)
       PARKED_PLACE
       next = next_tile(t + 1, tiles.end, row0, false);
+      const bool hides = spans_hide(my_row0, col0, false);
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MK * PITCH, j0 = col0 + n * MK;
         FORM_STEP(s, slope, 2, at, row0, BLOCK_ROW, col0, n * MK, false,
-                  t < tiles.full_begin || t >= tiles.full_end)
+                  t < tiles.full_begin || t >= tiles.full_end, hides)
         if (OWN_WORD != 0)
           far_block_in_scratch(s[0], parked(0), parked(1), place.batch * block.heads_q + place.head,
                                my_row0, j0, false);

@@ -65,6 +65,7 @@ void main() {
   while (t < tiles.end) {
     barrier();
     const int at = STAGE(stage), j0 = t * COLS;
+    const bool hides = spans_hide(my_row0, j0, false);
     EACH(r, RM) fetch_bias(BIAS_OF(bias, [r]), row0, BLOCK_ROW + r * MM, j0, 0);
     ACC x[RM], s[RM], dp[RM], slope[RM];
     PAIR_PRODUCTS(x, left, at + first_at)
@@ -76,7 +77,8 @@ void main() {
     coopMatLoad(s[0], scratch, PAIR_SCRATCH(0), SCRATCH_PITCH, ROW_MAJOR);
     coopMatLoad(dp[0], scratch, PAIR_SCRATCH(1), SCRATCH_PITCH, ROW_MAJOR);
     if (REUSES_SCRATCH) barrier();
-    FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+    FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end,
+                hides)
     if (far) {
       FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
     }

@@ -55,6 +55,7 @@ void main() {
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
     next = next_tile(t + 1, tiles.end, row0, false);
+    const bool hides = spans_hide(my_row0, col0, false);
     if (next < tiles.end) {
       fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
@@ -76,7 +77,7 @@ void main() {
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
       FINISH_STEP(s, slope, bias, 0, my_row0, j0, false,
-                  t < tiles.full_begin || t >= tiles.full_end)
+                  t < tiles.full_begin || t >= tiles.full_end, hides)
       if (far) {
         FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
       }

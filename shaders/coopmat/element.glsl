@@ -191,6 +191,18 @@ void keep_block(inout ACC s, int i, int j) {
                (flip ? 0 : (j0) & (COLS - 1)) + STEP_KEY(q, flip));
 #endif
 
+// Hides what spans hide of a block, where they may hide something: in few tiles (spans_hide()).
+void span_block(inout ACC s, int i0, int j0, bool flip) {
+  ACC queries = query_numbers(flip), keys = key_numbers(flip);
+  ELEMENTS(k, s)
+    if (!is_spanned(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
+}
+#define SPAN_TILE(s, i0, j0) \
+  EACH(r, RM)                \
+    EACH(n, NB) span_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
+#define SPAN_STEP(s, i0, j0, flip) \
+  EACH(q, STEP_BLOCKS) span_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);
+
 // Factors of dropout for a block. One draw is four keys of a query row.
 ACC drop_block(int i0, int j0, bool flip) {
   ACC x;
@@ -207,9 +219,9 @@ ACC drop_block(int i0, int j0, bool flip) {
   return x;
 }
 
-// From a tile's products to its scores. A macro, as a function would copy arrays of matrices. Every
-// loop stands by itself: a mask inside the loops of the exponentials made bwd_dkv four times slower
-// on NVIDIA (580.159.04), which then kept the matrices in memory.
+// From a tile's products to its scores. hides: spans_hide(). A macro, as a function would copy
+// arrays of matrices. Every loop stands by itself: a mask inside the loops of the exponentials made
+// bwd_dkv four times slower on NVIDIA (580.159.04), which then kept the matrices in memory.
 // MASKS_FIRST: a block's products start from its mask, so that no branch stands between them and
 // the exponentials. If nothing else changes the scores, HIDDEN_SCORE, which swallows the product,
 // stays far below all others.
@@ -220,7 +232,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
 #define MASK_TILE(s, i0, j0) \
   EACH(r, RM)                \
     EACH(n, NB) mask_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
-#define FINISH_SCORES(s, slope, bias, i0, j0, partial)                              \
+#define FINISH_SCORES(s, slope, bias, i0, j0, partial, hides)                       \
   if (HAS_SCORES) {                                                                 \
     EACH(r, RM)                                                                     \
       EACH(n, NB) {                                                                 \
@@ -236,9 +248,14 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   }                                                                                 \
   if (KEEP != 0) {                                                                  \
     KEEP_TILE(s, i0, j0)                                                            \
+  }                                                                                 \
+  if (SPANS != 0) {                                                                 \
+    if (hides) {                                                                    \
+      SPAN_TILE(s, i0, j0)                                                          \
+    }                                                                               \
   }
 // The same for one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
-#define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                   \
+#define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial, hides)                            \
   if (HAS_SCORES) {                                                                                \
     EACH(q, STEP_BLOCKS) {                                                                         \
       ACC x;                                                                                       \
@@ -251,4 +268,9 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   }                                                                                                \
   if (KEEP != 0) {                                                                                 \
     KEEP_STEP(s, i0, j0, flip)                                                                     \
+  }                                                                                                \
+  if (SPANS != 0) {                                                                                \
+    if (hides) {                                                                                   \
+      SPAN_STEP(s, i0, j0, flip)                                                                   \
+    }                                                                                              \
   }

@@ -24,9 +24,14 @@ void note_live_tile(int n) {
 int next_live(int t, TandemTiles tiles, int row0) {
   if (SKIP_ENTMAX) {
     [[dont_unroll]] while (t < tiles.end && !is_live_tile(t - tiles.begin)) t++;
-    if (!SKIP_KEEP) return t;
-    [[dont_unroll]] for (; t < tiles.end; t++) if (is_live_tile(t - tiles.begin) &&
-                                                   keeps_any(row0, t * COLS, false)) break;
+    if (!SKIP_MASKED) return t;
+    [[dont_unroll]] for (; t < tiles.end; t++) {
+      if (SKIP_SPANS) t = next_shown(t, tiles.end, row0, ROWS, false);
+      if (t >= tiles.end) break;
+      if (!is_live_tile(t - tiles.begin)) continue;
+      if (!SKIP_KEEP) break;
+      if (keeps_any(row0, t * COLS, false)) break;
+    }
     return t;
   }
   return next_tile(t, tiles.end, row0, false);

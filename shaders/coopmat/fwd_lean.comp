@@ -74,7 +74,7 @@ void weigh(inout ACC s) {
     ELEMENTS(k, top) top[k] = max(top[k], s[0][n][k]);
 
 // The scores of a tile whose keys are in shared memory.
-#define FORM_SCORES(s, row0, col0, partial)                                       \
+#define FORM_SCORES(s, row0, col0, partial, hides)                                \
   ACC s[1][NB], slope[1][NB];                                                     \
   BIAS_ARRAY(bias, [1][NB])                                                       \
   if (BIAS_FIRST) {                                                               \
@@ -90,7 +90,7 @@ void weigh(inout ACC s) {
   if (!BIAS_FIRST) {                                                              \
     FETCH_BIAS(bias, row0, col0)                                                  \
   }                                                                               \
-  FINISH_SCORES(s, slope, bias, (row0) + BLOCK_ROW, col0, partial)
+  FINISH_SCORES(s, slope, bias, (row0) + BLOCK_ROW, col0, partial, hides)
 
 // A block of a split's partial output, in f32 without rounding.
 void store_part_block(View t, int r0, int col, ACC x) {
@@ -126,7 +126,8 @@ void search_rows(TandemTiles tiles) {
       barrier();
       PARKED_PLACE
       next = next_live(t + 1, tiles, row0);
-      FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end)
+      const bool hides = spans_hide(my_row0, col0, false);
+      FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end, hides)
       if (NORM == ENTMAX) {
         bool any = false;
         EACH(n, NB) {
@@ -215,7 +216,8 @@ void main() {
     PUT_TILE(col0)
     PARKED_PLACE
     next = next_live(t + 1, tiles, row0);
-    FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end)
+    const bool hides = spans_hide(my_row0, col0, false);
+    FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end, hides)
     if (NORM == SOFTMAX) {
       TOP_OF(top, s)
       if (ALWAYS_GROWS || subgroupAny(grows_by(top, own_rows(AT_M)))) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The plain loop of fwd over tiles, for softmax without dropout, keep and distance biases
+// The plain loop of fwd over tiles, for softmax without dropout, keep, spans and distance biases
 // (PLAIN_LOOP, src/plan/coopmat/plain_loop.cpp). Products start from a dense bias; softcap and
 // ALiBi come behind them. It is for coopmat2, where left operands are as wide as accumulators (KN
 // is 1). An iteration begins with the exponentials, and multiplies the next tile's scores at its

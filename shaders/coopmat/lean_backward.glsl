@@ -4,7 +4,7 @@
 
 // The scores s[1], and softcap's slope[1], of the block whose streamed rows lie at `at`: with query
 // rows from i0 + i and keys from j0 + j, of which i0 and j0 are the workgroup's.
-#define FORM_STEP(s, slope, left, at, i0, i, j0, j, flip, partial)                        \
+#define FORM_STEP(s, slope, left, at, i0, i, j0, j, flip, partial, hides)                 \
   ACC s[1], slope[1];                                                                     \
   s[0] = ACC(0.0);                                                                        \
   if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[0], (i0) + (i), (j0) + (j), flip); \
@@ -12,7 +12,7 @@
   END_BLOCK(s[0])                                                                         \
   BIAS_ARRAY(bias, [1])                                                                   \
   fetch_bias(BIAS_OF(bias, [0]), i0, i, j0, j);                                           \
-  FINISH_STEP(s, slope, bias, 0, (i0) + (i), (j0) + (j), flip, partial)
+  FINISH_STEP(s, slope, bias, 0, (i0) + (i), (j0) + (j), flip, partial, hides)
 // Turns scores into the bases of weights, relative to the origins that `origins` declares. live:
 // some weight is not 0; without one, nothing follows.
 #define FORM_BASES(x, live, origins)           \

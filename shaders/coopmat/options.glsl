@@ -15,11 +15,11 @@
 #ifndef SUBGROUP_PAIRS // 1: two subgroups own the same rows (pair.glsl)
 #define SUBGROUP_PAIRS 0
 #endif
-#ifndef VISITS_ALL // tiles without a kept key are visited, too
+#ifndef VISITS_ALL // tiles without a key that spans and keep show are visited, too
 #define VISITS_ALL false
 #endif
-#ifndef SKIPPED // what is done for a tile that is skipped
-#define SKIPPED(t, first)
+#ifndef SKIPPED // what is done for tiles that are skipped, from t on, before end
+#define SKIPPED(t, end, first)
 #endif
 
 // ---- shared memory ----

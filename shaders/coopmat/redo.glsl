@@ -52,6 +52,7 @@ bool sees_any(int i, int begin, int end) {
       const int j = min(from + n, end - 1);
       uint seen = uint(is_visible(i, j));
       if (KEEP != 0) seen &= uint(is_kept(i, j));
+      if (SPANS != 0) seen &= uint(is_spanned(i, j));
       if (BIAS != 0) seen &= uint(!is_hidden(load_bias(i, j)));
       any |= seen;
     }
@@ -66,7 +67,8 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
   // (extra.glsl).
   begin += min(i, 0);
   float top = HIDDEN, sum = 0, relative = 0;
-  if (int(KEEP == 0) + int(BIAS == 0) < 2 && !sees_any(i, begin, end)) end = begin;
+  if (int(KEEP == 0) + int(SPANS == 0) + int(BIAS == 0) < 3 && !sees_any(i, begin, end))
+    end = begin;
   [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));
   const bool sees = !is_hidden(top);
   if (!sees) end = begin;

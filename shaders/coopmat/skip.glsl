@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tiles without a kept key are skipped before any of their rows is loaded. The next tile that has
-// one is known before it is fetched, so its rows are prefetched in registers as usual.
+// Tiles without a key that spans and keep show are skipped before any of their rows is loaded. The
+// next tile that has one is known before it is fetched, so its rows are prefetched in registers as
+// usual.
 
 const bool SKIPS = VISITS_ALL ? false : SKIP != 0;
 const bool SKIP_KEEP = KEEP != 0 && SKIPS;
+const bool SKIP_SPANS = SPANS != 0 && SKIPS;
+const bool SKIP_MASKED = SKIP_KEEP || SKIP_SPANS;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
+#include "parts/map.glsl"
 #include "parts/vote.glsl"
 
 // With entmax a subgroup may skip a block after S. Not on lavapipe (Mesa 26), which makes barriers
@@ -134,10 +138,25 @@ bool keeps_any(int own, int streamed, bool flip) {
 // The first tile from t on, before end, that is not skipped. first: first row of the workgroup;
 // flip: its rows are keys.
 int next_tile(int t, int end, int first, bool flip) {
-  if (KEEP == 0) return t;
+  if (KEEP == 0 && !SKIP_SPANS) return t;
   [[dont_unroll]] for (; t < end; t++) {
+    if (SKIP_SPANS) {
+      const int shown = next_shown(t, end, first, ROWS, flip);
+      SKIPPED(t, min(shown, end), first)
+      t = shown;
+      if (t >= end) break;
+    }
+    if (KEEP == 0) break;
     if (keeps_any(first, t * COLS, flip)) break;
-    SKIPPED(t, first)
+    SKIPPED(t, t + 1, first)
   }
   return t;
+}
+// Whether spans may hide something of the subgroup's part of a tile: of its rows from own on and
+// the streamed ones from streamed on.
+bool spans_hide(int own, int streamed, bool flip) {
+  if (SPANS == 0) return false;
+  if (!HAS_MAP) return true;
+  const int rows = RM * MM;
+  return (flip ? map_of(streamed, COLS, own, rows) : map_of(own, rows, streamed, COLS)).y == 0;
 }

@@ -29,6 +29,8 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
   }
 }
 
+// The first tile from t on of which bwd_dkv may have left something.
+#define NEXT_DS(t) (SKIP_SPANS ? next_shown(t, tiles.end, row0, ROWS, false) : (t))
 #define FETCH(k_to, ds_to, tile)                \
   if ((tile) < tiles.end) {                     \
     fetch_tile(k_to, k, (tile)*COLS, D_CHUNKS); \

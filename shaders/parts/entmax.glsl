@@ -48,11 +48,13 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
       sum2[i] = 0;
     }
     if (SKIP_ENTMAX) begin_notes();
-    if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
-    for (int n = tiles.begin; n < tiles.end; n++) {
+    int n = next_tile(tiles.begin, tiles.end, row0, false);
+    if (KNOWS_NEXT && n < tiles.end) fetch_nt(q, row0, k, n * COLS, 0);
+    for (int next; n < tiles.end; n = next) {
+      next = next_tile(n + 1, tiles.end, row0, false);
       if (SKIP_ENTMAX && pass > 0 && !is_live_tile(n - tiles.begin)) continue;
       vec4 z[RQ];
-      if (!visit_tile(z, q, row0, k, tiles, n)) continue;
+      if (!visit_tile(z, q, row0, k, tiles, n, next)) continue;
       bool any = false;
       [[unroll]] for (int i = 0; i < RM; i++) {
         const float best = max(max(z[i].x, z[i].y), max(z[i].z, z[i].w));

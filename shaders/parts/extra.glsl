@@ -52,13 +52,17 @@ View kv_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool w
 // One query head's part of the inputs. Only for heads with a visible tile: without any key, the
 // addresses may be 0.
 struct Inputs {
-  uvec2 bias, keep, dist;
+  uvec2 bias, keep, spans, dist;
   float slope, tau;
   int head; // over all batches
 };
 Inputs inputs;
+// The head's mask map of spans, if tiles may be skipped; 0 until there is a head.
+uvec2 head_map = uvec2(0);
 
 const int BIAS_SHIFT = BIAS == F32 ? 2 : 1;
+// Words of a row of the mask map (src/problem/mask_map.h), which has a bit a block.
+int map_words(int blocks) { return (blocks + 31) / 32; }
 
 void set_head(int b, int h) {
   if (BIAS != 0) {
@@ -69,6 +73,16 @@ void set_head(int b, int h) {
   if (KEEP != 0)
     inputs.keep = add64(push.extra[AT_KEEP], add64(mul64(extra.keep.bh.xy, b),
                                                    mul64(extra.keep.bh.zw, h / extra.keep_group)));
+  if (SPANS != 0) {
+    const int n =
+        b / extra.spans_entries * (block.heads_q / extra.spans_group) + h / extra.spans_group;
+    inputs.spans = add64(push.extra[AT_SPANS], mul64(to_bytes(extra.spans.bh.zw, 2), n));
+    const int q = extra.map_q_blocks, kv = extra.map_kv_blocks;
+    if (SKIP != 0)
+      head_map = add64(push.extra[AT_MASK_MAP], mul64(add64(mul64(uvec2(8 * map_words(kv), 0), q),
+                                                            mul64(uvec2(8 * map_words(q), 0), kv)),
+                                                      n));
+  }
   if (DIST != 0)
     inputs.dist = add64(push.extra[AT_DIST], mul64(to_bytes(uvec2(extra.dist_window, 0), 2), h));
   // The condition is for lavapipe. After the last iteration of a loop, or of a loop without

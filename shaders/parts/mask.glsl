@@ -29,7 +29,20 @@ bool is_kept(int i, int j) {
   return (Load1(uvec2(at.x & ~3u, at.y)).w >> 8u * (at.x & 3u) & 0xffu) != 0;
 }
 
+// Whether the spans of key j show it to query row i; outside of the problem either value is right.
+bool is_spanned(int i, int j) {
+  const uvec2 at = add64(inputs.spans, mul64(uvec2(8 * SPANS, 0), near_key(j)));
+  bool seen = false;
+  [[unroll]] for (int n = 0; n < SPANS; n++) {
+    const int begin = int(Load1(add64(at, 8 * n)).w), end = int(Load1(add64(at, 8 * n + 4)).w);
+    seen = seen || (begin <= i && i < end);
+  }
+  return seen;
+}
+
 #ifndef BY_ELEMENT
+#include "map.glsl"
+
 // Rows are query rows from i0, columns are keys from j0.
 void mask_tile(inout vec4 s[RQ], int i0, int j0) {
   [[unroll]] for (int r = 0; r < RQ; r++) {
@@ -46,7 +59,8 @@ void mask_tile_transposed(inout vec4 s[RQ], int j0, int i0) {
   }
 }
 
-// keep of an invocation's elements, bit 4 r + c; outside of the problem either value is right.
+// keep, and spans, of an invocation's elements, bit 4 r + c; outside of the problem either value is
+// right.
 uint keep_bits(int i0, int j0, bool flip) {
   uint bits = 0;
   [[unroll]] for (int r = 0; r < RQ; r++) {
@@ -56,7 +70,18 @@ uint keep_bits(int i0, int j0, bool flip) {
   }
   return bits;
 }
-void keep_tile(inout vec4 s[RQ], uint bits) {
+uint span_bits(int i0, int j0, bool flip) {
+  uint bits = 0;
+  [[unroll]] for (int r = 0; r < RQ; r++) {
+    [[unroll]] for (int c = 0; c < 4; c++) {
+      bits |= is_spanned(query_of(i0, r, c, flip), key_of(j0, r, c, flip)) ? 1u << (4 * r + c) : 0u;
+    }
+  }
+  return bits;
+}
+const bool HAS_BITS = KEEP != 0 || SPANS != 0;
+// Hides what keep and spans hide of a tile.
+void show_tile(inout vec4 s[RQ], uint bits) {
   [[unroll]] for (int r = 0; r < RQ; r++) {
     [[unroll]] for (int c = 0; c < 4; c++) if ((bits >> (4 * r + c) & 1u) == 0) s[r][c] = HIDDEN;
   }
@@ -64,20 +89,39 @@ void keep_tile(inout vec4 s[RQ], uint bits) {
 
 const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
+// Whether the next tile is known before this one's products: the mask map tells it, and votes come
+// too late. Then its first loads start during the products.
+const bool KNOWS_NEXT = !SKIP_KEEP && !SKIP_ENTMAX;
+// The first tile from t on, before end, that the mask map does not skip. first: first row of the
+// workgroup; flip: its rows are keys.
+int next_tile(int t, int end, int first, bool flip) {
+  return HAS_MAP ? next_shown(t, end, first, ROWS, flip) : t;
+}
+// For kernels without a loop over adjacent tiles: query rows from i0, keys from j0.
+bool map_shows(int i0, int j0) {
+  if (!HAS_MAP) return true;
+  return map_of(i0, ROWS, j0, COLS).x != 0;
+}
 void open_votes() {
   begin_votes();
   if (VOTES > 1) barrier();
 }
 
 // Called before a tile's product of a and b, from a0 and b0, which are the query rows from i0 and
-// the keys from j0 in either order. Sets keep's bits; false if it keeps no element. If tiles may be
-// skipped, their first loads start here.
-bool open_tile(View a, int a0, View b, int b0, bool flip, out uint kept) {
+// the keys from j0 in either order. Sets the bits of keep and spans; false if a vote finds that
+// they show no element. Unless the tile was known before, its first loads start here.
+bool open_tile(View a, int a0, View b, int b0, bool flip, out uint shown) {
   const int i0 = flip ? b0 : a0, j0 = flip ? a0 : b0;
-  kept = ~0u;
-  if (KEEP != 0) kept = keep_bits(i0, j0, flip);
-  if (SKIP_KEEP && !vote(kept != 0)) return false;
-  if (SKIP != 0) fetch_nt(a, a0, b, b0, 0);
+  shown = ~0u;
+  if (SPANS != 0) {
+    bool hides = true; // whether spans may hide something of the tile
+    if (HAS_MAP && j0 < entry.seq_kv && i0 < entry.seq_q)
+      hides = map_of(i0, flip ? COLS : ROWS, j0, flip ? ROWS : COLS).y == 0;
+    if (hides) shown = span_bits(i0, j0, flip);
+  }
+  if (KEEP != 0) shown &= keep_bits(i0, j0, flip);
+  if (SKIP_KEEP && !vote(shown != 0)) return false;
+  if (!KNOWS_NEXT) fetch_nt(a, a0, b, b0, 0);
   return true;
 }
 #endif

@@ -29,13 +29,13 @@ void load_rows(int b, int h, int row0) {
 // must have been called, unless tiles may be skipped.
 bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, View k, View v,
                int col0, bool partial) {
-  uint kept;
-  if (!open_tile(q, row0, k, col0, false, kept)) return false;
+  uint shown;
+  if (!open_tile(q, row0, k, col0, false, shown)) return false;
   product_nt(base, q, row0, k, col0);
   if (!SKIP_ENTMAX) fetch_nt(d_o, row0, v, col0, 0);
   score_tile(base, row0, col0, false);
   if (partial) mask_tile(base, row0, col0);
-  if (KEEP != 0) keep_tile(base, kept);
+  if (HAS_BITS) show_tile(base, shown);
   if (far_rows != 0) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       if ((far_rows >> i & 1u) == 0) continue;

@@ -21,7 +21,9 @@ float dot_rows(View a, int i, View b, int j) {
   return sum;
 }
 
-bool is_seen(int i, int j) { return is_visible(i, j) && (KEEP == 0 || is_kept(i, j)); }
+bool is_seen(int i, int j) {
+  return is_visible(i, j) && (KEEP == 0 || is_kept(i, j)) && (SPANS == 0 || is_spanned(i, j));
+}
 
 // Score of query row i and key j, which it sees, from their product. score_tile() for one element.
 float score_of(float product, int i, int j) {

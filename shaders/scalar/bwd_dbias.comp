@@ -77,6 +77,7 @@ void main() {
     TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
+    if (!map_shows(row0, col0)) continue;
     lean_barrier();
     View q =
         park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
@@ -88,7 +89,7 @@ void main() {
         3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
     lean_barrier();
     load_rows(b, h, row0);
-    if (SKIP == 0) fetch_nt(q, row0, k, col0, 0);
+    if (KNOWS_NEXT) fetch_nt(q, row0, k, col0, 0);
     vec4 base[RQ], dp[RQ];
     if (!pair_tile(base, dp, q, d_o, row0, k, v, col0,
                    key_tile < tiles.full_begin || key_tile >= tiles.full_end))

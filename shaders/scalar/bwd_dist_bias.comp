@@ -82,7 +82,8 @@ void main() {
     [[dont_unroll]] for (int half_ = 0; half_ < 2; half_++) {
       const int col0 = j0 + half_ * COLS;
       if (col0 > high || col0 + COLS <= low) continue;
-      if (SKIP == 0) fetch_nt(q, row0, k, col0, 0);
+      if (!map_shows(row0, col0)) continue;
+      if (KNOWS_NEXT) fetch_nt(q, row0, k, col0, 0);
       vec4 base[RQ], ds[RQ];
       if (!pair_tile(base, ds, q, d_o, row0, k, v, col0, true)) continue;
       [[unroll]] for (int i = 0; i < RM; i++) ds[i] = pair_ds(base[i], ds[i], i);

@@ -102,11 +102,13 @@ void main() {
     View d_o = park(
         3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
     lean_barrier();
-    if (SKIP == 0) fetch_nt(k, row0, q, tiles.begin * COLS, 0);
-    for (int t = tiles.begin; t < tiles.end; t++) {
+    int t = next_tile(tiles.begin, tiles.end, row0, true);
+    if (KNOWS_NEXT && t < tiles.end) fetch_nt(k, row0, q, t * COLS, 0);
+    for (int next; t < tiles.end; t = next) {
+      next = next_tile(t + 1, tiles.end, row0, true);
       const int col0 = t * COLS;
-      uint kept;
-      if (!open_tile(k, row0, q, col0, true, kept)) continue;
+      uint shown;
+      if (!open_tile(k, row0, q, col0, true, shown)) continue;
       vec4 lse, delta, share;
       if (!loads_late()) load_columns(b * block.heads_q + h, col0, lse, delta, share);
 
@@ -116,7 +118,7 @@ void main() {
       if (GRAD_V != 0 && !fetches_late()) fetch_nn(d_o, col0, 0, 0);
       score_tile(p, col0, row0, true);
       if (t < tiles.full_begin || t >= tiles.full_end) mask_tile_transposed(p, row0, col0);
-      if (KEEP != 0) keep_tile(p, kept);
+      if (HAS_BITS) show_tile(p, shown);
       if (loads_late()) load_columns(b * block.heads_q + h, col0, lse, delta, share);
       bvec4 far;
       [[unroll]] for (int c = 0; c < 4; c++) far[c] = is_far_origin(lse[c]);
@@ -164,7 +166,7 @@ void main() {
         barrier(); // the readers of p are done
         put_ptile(ds);
       }
-      if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(k, row0, q, col0 + COLS, 0);
+      if (KNOWS_NEXT && next < tiles.end) fetch_nt(k, row0, q, next * COLS, 0);
       if (GRAD_K != 0) {
         [[unroll]] for (int n = 0; n < D_BLOCKS; n++) product_nn(acc_k[n], q, col0, n, D_BLOCKS);
       }

@@ -54,8 +54,10 @@ void main() {
   }
   open_votes();
 
-  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
-  for (int t = tiles.begin; t < tiles.end; t++) {
+  int t = next_tile(tiles.begin, tiles.end, row0, false);
+  if (KNOWS_NEXT && t < tiles.end) fetch_nt(q, row0, k, t * COLS, 0);
+  for (int next; t < tiles.end; t = next) {
+    next = next_tile(t + 1, tiles.end, row0, false);
     const int col0 = t * COLS;
     vec4 p[RQ], ds[RQ];
     if (!pair_tile(p, ds, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end))
@@ -63,7 +65,7 @@ void main() {
     fetch_nn(k, col0, 0, 0);
     [[unroll]] for (int i = 0; i < RM; i++) ds[i] = through_cap(pair_ds(p[i], ds[i], i), i);
     put_ptile(ds);
-    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
+    if (KNOWS_NEXT && next < tiles.end) fetch_nt(q, row0, k, next * COLS, 0);
     [[unroll]] for (int n = 0; n < D_BLOCKS; n++) product_nn(acc[n], k, col0, n, D_BLOCKS);
   }
 

@@ -60,13 +60,15 @@ void main() {
   }
   open_votes();
 
-  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
-  for (int t = tiles.begin; t < tiles.end; t++) {
+  int t = next_tile(tiles.begin, tiles.end, row0, false);
+  if (KNOWS_NEXT && t < tiles.end) fetch_nt(q, row0, k, t * COLS, 0);
+  for (int next; t < tiles.end; t = next) {
+    next = next_tile(t + 1, tiles.end, row0, false);
     const int col0 = t * COLS;
     vec4 base[RQ], dp[RQ];
     if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end))
       continue;
-    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
+    if (KNOWS_NEXT && next < tiles.end) fetch_nt(q, row0, k, next * COLS, 0);
     [[unroll]] for (int i = 0; i < RM; i++) {
       [[unroll]] for (int c = 0; c < 4; c++) {
         const float g = slope_of(base[i][c]), seen = live_dp(base[i][c], row_share[i], dp[i][c]);

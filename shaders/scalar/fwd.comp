@@ -35,10 +35,10 @@ uint far_rows = 0;
 float far_origin[RM];
 
 // From a key tile's product to its scores.
-void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int t, uint kept) {
+void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int t, uint shown) {
   score_tile(s, row0, col0, false);
   if (t < tiles.full_begin || t >= tiles.full_end) mask_tile(s, row0, col0);
-  if (KEEP != 0) keep_tile(s, kept);
+  if (HAS_BITS) show_tile(s, shown);
   if (NORM != SOFTMAX && far_rows != 0) {
     // QUADS is 1 here.
     [[unroll]] for (int i = 0; i < RM; i++) if ((far_rows >> i & 1u) != 0) s[i] =
@@ -46,13 +46,14 @@ void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int 
   }
 }
 
-// The scores of a key tile in a pass that needs nothing else; false: it is skipped.
-bool visit_tile(out vec4 s[RQ], View q, int row0, View k, TandemTiles tiles, int t) {
-  uint kept;
-  if (!open_tile(q, row0, k, t * COLS, false, kept)) return false;
+// The scores of a key tile in a pass that needs nothing else; false: it is skipped. next: the tile
+// behind it, or one from the end on.
+bool visit_tile(out vec4 s[RQ], View q, int row0, View k, TandemTiles tiles, int t, int next) {
+  uint shown;
+  if (!open_tile(q, row0, k, t * COLS, false, shown)) return false;
   product_nt(s, q, row0, k, t * COLS);
-  if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, (t + 1) * COLS, 0);
-  finish_scores(s, row0, t * COLS, tiles, t, kept);
+  if (KNOWS_NEXT && next < tiles.end) fetch_nt(q, row0, k, next * COLS, 0);
+  finish_scores(s, row0, t * COLS, tiles, t, shown);
   return true;
 }
 
@@ -86,10 +87,12 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
     m[i] = HIDDEN;
     l[i] = 0;
   }
-  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
-  for (int t = tiles.begin; t < tiles.end; t++) {
+  int t = next_tile(tiles.begin, tiles.end, row0, false);
+  if (KNOWS_NEXT && t < tiles.end) fetch_nt(q, row0, k, t * COLS, 0);
+  for (int next; t < tiles.end; t = next) {
+    next = next_tile(t + 1, tiles.end, row0, false);
     vec4 s[RQ];
-    if (!visit_tile(s, q, row0, k, tiles, t)) continue;
+    if (!visit_tile(s, q, row0, k, tiles, t, next)) continue;
     [[unroll]] for (int i = 0; i < RM; i++) {
       const float top = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
       const float keep = weight(m[i], top);
@@ -147,17 +150,19 @@ void main() {
   if (NORM == ELASTIC) find_lse(m, q, row0, k, tiles, h);
   if (NORM == ENTMAX) find_threshold(m, q, row0, k, tiles);
 
-  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
-  for (int t = tiles.begin; t < tiles.end; t++) {
+  int t = next_tile(tiles.begin, tiles.end, row0, false);
+  if (KNOWS_NEXT && t < tiles.end) fetch_nt(q, row0, k, t * COLS, 0);
+  for (int next; t < tiles.end; t = next) {
+    next = next_tile(t + 1, tiles.end, row0, false);
     const int col0 = t * COLS;
     if (SKIP_ENTMAX && !is_live_tile(t - tiles.begin)) continue;
-    uint kept;
-    if (!open_tile(q, row0, k, col0, false, kept)) continue;
+    uint shown;
+    if (!open_tile(q, row0, k, col0, false, shown)) continue;
     vec4 s[RQ];
     product_nt(s, q, row0, k, col0);
     // in flight during the softmax
     if (!SKIP_ENTMAX) fetch_v(v, col0);
-    finish_scores(s, row0, col0, tiles, t, kept);
+    finish_scores(s, row0, col0, tiles, t, shown);
 
     if (NORM == SOFTMAX) {
       float top[RM];
@@ -194,7 +199,7 @@ void main() {
     if (DROPOUT != 0) drop_tile(s, row0, col0);
     if (QUADS == 1) put_ptile(s);
     // in flight during the product
-    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
+    if (KNOWS_NEXT && next < tiles.end) fetch_nt(q, row0, k, next * COLS, 0);
     if (IN_ONE != 0) {
       product_sides(acc, s, v, col0);
     } else {

@@ -229,6 +229,11 @@ class RefProgram final : public Program {
       a->keep = call.overlay<uint8_t>(p.keep, b, first, heads, &x.keep_step,
                                       [&](int64_t at) { return base[at]; });
     }
+    if (p.spans) {
+      const int64_t head = p.spans.numbers(p.seq_kv);
+      x.spans_step = p.spans.heads == p.heads_q ? head : 0;
+      x.spans = address<const int32_t>(call.args.spans) + p.spans_head(b, first) * head;
+    }
     x.bias = a->bias.data();
     x.keep = a->keep.data();
     x.dist_bias = call.dist_bias.data() + first * p.dist_window;

@@ -14,7 +14,7 @@ ScoreRows<Real>::ScoreRows(const Problem& problem, const RefHead& heads, const V
   if (problem.has_lengths() && problem.bottom_right) band_.off = int(kv_len_ - q_len_);
   const auto keys = size_t(problem.seq_kv);
   s.resize(keys);
-  if (problem.keep || problem.bias) hidden_.resize(keys);
+  if (problem.keep || problem.spans || problem.bias) hidden_.resize(keys);
   if (problem.softcap > 0) bend.resize(keys);
   if (problem.dropout > 0) factor.resize(keys);
   if (problem.normalizer != Normalizer::softmax) y_.resize(keys);
@@ -190,6 +190,10 @@ void ScoreRows<Real>::add_terms() {
   if (keep_)
     for (int64_t j = lo; j < hi; ++j)
       if (!keep_[j]) s[size_t(j)] = -std::numeric_limits<Real>::infinity();
+  const int32_t* spans = p_.spans ? heads_.spans + head_ * heads_.spans_step : nullptr;
+  for (int64_t j = lo; j < hi && spans; ++j)
+    if (!p_.spans.show(spans + p_.spans.numbers(j), row_))
+      s[size_t(j)] = -std::numeric_limits<Real>::infinity();
   for (int64_t j = lo; j < hi && !hidden_.empty(); ++j)
     hidden_[size_t(j)] = s[size_t(j)] == -std::numeric_limits<Real>::infinity();
   if (p_.normalizer == Normalizer::entmax)

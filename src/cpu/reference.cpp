@@ -143,6 +143,11 @@ class Whole {
     };
     if (p.bias) x.bias = in.bias.data() + overlay(p.bias, &x.bias_step);
     if (p.keep) x.keep = in.keep.data() + overlay(p.keep, &x.keep_step);
+    if (p.spans) {
+      const int64_t head = p.spans.numbers(Sk);
+      x.spans_step = p.spans.heads == p.heads_q ? head : 0;
+      x.spans = in.spans.data() + p.spans_head(b, h) * head;
+    }
     x.dist_bias = at(in.dist_bias, h * p.dist_window);
     x.slope = at(in.slope, h);
     x.tau = at(in.tau, h);

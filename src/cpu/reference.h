@@ -29,6 +29,7 @@ struct RefInputs {
   // Optional inputs of the problem; otherwise empty.
   std::vector<double> bias;                    // [bias batch, heads, rows, Sk]
   std::vector<uint8_t> keep;                   // [keep batch, heads, rows, Sk]
+  std::vector<int32_t> spans;                  // [spans batch, heads, Sk, 2 a span]
   std::vector<double> dist_bias;               // [Hq,W]
   std::vector<double> slope, tau, sink;        // [Hq]
   std::vector<int64_t> lengths_q, lengths_kv;  // [B], not cumulative
@@ -93,7 +94,8 @@ struct RefHead {
   // Optional inputs, of the first head. Those that the problem has must be given.
   const double* bias = nullptr;                                    // [bias rows, Sk]
   const uint8_t* keep = nullptr;                                   // [keep rows, Sk]
-  int64_t bias_step = 0, keep_step = 0;                            // to the next head
+  const int32_t* spans = nullptr;                                  // [Sk, 2 a span]
+  int64_t bias_step = 0, keep_step = 0, spans_step = 0;            // to the next head
   const double* dist_bias = nullptr;                               // [W] a head
   const double *slope = nullptr, *tau = nullptr, *sink = nullptr;  // one a head
   int64_t q_len = -1, kv_len = -1;                                 // -1: Sq, Sk

@@ -56,6 +56,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 TANDEM_RECORDS(FwdParams, Sm90Kernel<FwdParams>)
 TANDEM_RECORDS(FwdOptionalParams, Sm90Kernel<FwdOptionalParams>)
 TANDEM_RECORDS(FwdBiasParams, FwdBias)
+TANDEM_RECORDS(cuda::sm90::PackKeepParams, Sm90Kernel<cuda::sm90::PackKeepParams>)
 TANDEM_RECORDS(cuda::sm90::PackBiasParams, Sm90Kernel<cuda::sm90::PackBiasParams>)
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 #include "kernels/params.h"
 #include "look_ups.h"
 #include "plan/sm90/tensor_maps.h"
+#include "problem/mask_map.h"
 #include "sm90_tensor_maps.h"
 
 namespace tandem {
@@ -85,11 +86,24 @@ class Sm90Kernel {
     if constexpr (TakesOptionalInputs<Params>::value) {
       params->extra = extra_block(problem);
       params->features = features_of(problem);
+      if (packs_keep_) {
+        const PackedKeep copy = packed_keep(problem);
+        params->features.KEEP = TANDEM_KEEP_BITS;
+        params->extra.keep = {copy.batch == 1 ? 0 : copy.heads * copy.words,
+                              copy.heads == 1 ? 0 : copy.words,
+                              tandem_packed_pitch(params->extra.map_kv_blocks), 1};
+      }
     }
   }
   // Sets those of an execute, but not the addresses of tensor maps.
   void set_addresses(const Addresses& a, Params* params) const {
     set_push(plan, launch, a, &params->push);
+  }
+  // Those that the kernel reads: keep's is that of its bits where pack_keep has made them.
+  Addresses addresses(const Addresses& a) const {
+    Addresses own = a;
+    if (packs_keep_ && launch.stem != Stem::pack_keep) own.keep = a.packed_keep;
+    return own;
   }
   // Launches what follows the kernel within its step of the plan.
   cudaError_t launch_rest(Params*, cudaStream_t) const { return cudaSuccess; }
@@ -99,6 +113,9 @@ class Sm90Kernel {
   const Launch& launch;
   const Sm90Launch& choice;
   const Problem& problem;
+
+ private:
+  const bool packs_keep_ = plan.find(Stem::pack_keep) != nullptr;
 };
 
 // The recorder of a kernel. Own: a class as described.
@@ -124,7 +141,7 @@ Status record_as(cuda::sm90::LookUp<typename Own::Params> find, const Sm90Record
   *recorder = [=](cudaStream_t stream, const Addresses& a) {
     Params params = fixed;
     if (!replace_addresses(replace, bias, a, &params)) return cudaErrorInvalidValue;
-    own.set_addresses(a, &params);
+    own.set_addresses(own.addresses(a), &params);
     const cudaError_t error =
         has_attributes
             ? launch_with_attributes(reinterpret_cast<const void*>(kernel), grid, &params, stream)

@@ -39,6 +39,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(workspace, plan.workspace_size > 0, kWorkspaceAlignment);
   is(bias, pairs && p.bias, dtype_size(p.bias.dtype));
   is(keep, pairs && p.keep, 1);
+  is(spans, pairs && p.spans, 4);
   is(dist_bias, pairs && p.dist_window > 0, 4);
   is(slope, pairs && p.alibi, 4);
   is(tau, pairs && p.normalizer == Normalizer::elastic, 4);

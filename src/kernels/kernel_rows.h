@@ -56,7 +56,9 @@ template <typename Block>  // of the kernels that form both products
 bool wide_inputs(const Block& b, uint32_t wide) {
   return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
 }
-// These have one instantiation, and the last two of them have no tensors that could be wide.
+// These have one instantiation. The first and the last two of them have no tensors that could be
+// wide.
+inline bool wide_inputs(const MaskMapBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const FwdCombineBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const BwdOriginBlock&, uint32_t) { return false; }
@@ -66,6 +68,7 @@ template <typename Push>
 uint32_t wide_of(const Push& push) {
   return push.wide;
 }
+inline uint32_t wide_of(const MaskMapPush&) { return 0; }
 inline uint32_t wide_of(const BwdSumSplitsPush&) { return 0; }
 inline uint32_t wide_of(const BwdHeadSumsPush&) { return 0; }
 

@@ -7,6 +7,7 @@
 #include "plan/sm90/tensor_maps.h"
 #include "plan/sm90/tiles.h"
 #include "problem/far_row.h"
+#include "problem/mask_map.h"
 
 namespace tandem {
 
@@ -127,6 +128,14 @@ ExtraBlock extra_block(const Problem& p) {
   ExtraBlock b{};
   b.bias = p.bias.strides;
   b.keep = p.keep.strides;
+  const Spans& spans = p.spans;
+  const int64_t key = 2 * spans.count;
+  b.spans = {spans.heads * p.seq_kv * key, p.seq_kv * key, key, 1};
+  b.spans_heads = int(spans.heads);
+  b.spans_group = spans.heads ? int(p.heads_q / spans.heads) : 0;
+  b.spans_entries = spans.batch ? int(p.batch / spans.batch) : 0;
+  b.map_q_blocks = tandem_map_blocks(int(p.seq_q));
+  b.map_kv_blocks = tandem_map_blocks(int(p.seq_kv));
   b.bias_group = p.bias.heads ? int(p.heads_q / p.bias.heads) : 0;
   b.keep_group = p.keep.heads ? int(p.heads_q / p.keep.heads) : 0;
   b.dist_window = int(p.dist_window);
@@ -152,6 +161,35 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
   b.rows = int(copy.rows);
   b.chunks = int(copy.pitch / 8);
   b.heads = int(copy.heads);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
+PackKeepBlock pack_keep_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  PackKeepBlock b{};
+  b.keep = p.keep.strides;
+  b.seq_q = int(p.seq_q);
+  b.seq_kv = int(p.seq_kv);
+  b.heads = int(packed_keep(p).heads);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
+MaskMapSpec mask_map_spec(const Plan&, const Launch& l) {
+  MaskMapSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.BOUNDS = 2 * s.WG;
+  return s;
+}
+
+MaskMapBlock mask_map_block(const Plan& plan, const Launch& l) {
+  MaskMapBlock b{};
+  b.spans = plan.problem.spans.count;
+  b.seq_q = int(plan.problem.seq_q);
+  b.seq_kv = int(plan.problem.seq_kv);
   b.tiles = l.tiles;
   b.total = l.total;
   return b;

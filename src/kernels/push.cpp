@@ -23,6 +23,8 @@ void for_each_extra(const Problem& p, Each&& each) {
   if (p.alibi) each(&Features::AT_SLOPE, &Addresses::slope);
   if (p.normalizer == Normalizer::elastic) each(&Features::AT_TAU, &Addresses::tau);
   if (p.keep) each(&Features::AT_KEEP, &Addresses::keep);
+  if (p.spans) each(&Features::AT_SPANS, &Addresses::spans);
+  if (has_mask_map(p)) each(&Features::AT_MASK_MAP, &Addresses::mask_map);
   if (p.lengths_q != Lengths::full) each(&Features::AT_LENGTHS_Q, &Addresses::lengths_q);
   if (p.lengths_kv != Lengths::full) each(&Features::AT_LENGTHS_KV, &Addresses::lengths_kv);
   if (p.dropout > 0) each(&Features::AT_SEED, &Addresses::dropout_seed);
@@ -46,7 +48,7 @@ TANDEM_TENSOR(d_q, false)
 TANDEM_TENSOR(d_k, true)
 TANDEM_TENSOR(d_v, true)
 #undef TANDEM_TENSOR
-constexpr Tensor bias, d_bias, to, o_parts;  // always the same, so without an entry
+constexpr Tensor bias, d_bias, keep, to, o_parts;  // always the same, so without an entry
 }  // namespace tensors
 
 // Whether n elements may be read or written at once at every multiple of n features. A dimension of
@@ -174,10 +176,11 @@ Features features_of(const Problem& p) {
   f.DIST = p.dist_window > 0;
   f.ALIBI = p.alibi;
   f.KEEP = bool(p.keep);
+  f.SPANS = uint32_t(p.spans.count);
   f.DROPOUT = p.dropout > 0;
   f.LENGTHS_Q = uint32_t(p.lengths_q);
   f.LENGTHS_KV = uint32_t(p.lengths_kv);
-  f.SKIP = !p.visit_all && (p.keep || p.normalizer == Normalizer::entmax);
+  f.SKIP = !p.visit_all && (p.keep || p.spans || p.normalizer == Normalizer::entmax);
   uint32_t slot = 0;
   for_each_extra(p, [&](auto at, auto) { f.*at = slot++; });
   return f;

@@ -19,8 +19,9 @@ String GpuPlanner::splits_refusal() const {
 String GpuPlanner::addresses_refusal() const {
   // CUDA has the same block of parameters.
   if (extra_addresses(p) <= kExtraAddresses) return "";
-  return text("%d optional inputs at once, at most %d fit 128 bytes of push constants",
-              extra_addresses(p), kExtraAddresses);
+  return text("%d addresses of optional inputs%s, at most %d fit 128 bytes of push constants",
+              extra_addresses(p), has_mask_map(p) ? ", one of them of a mask map" : "",
+              kExtraAddresses);
 }
 
 Vec<Stem> GpuPlanner::with_origin(Vec<Stem> stems) const {

@@ -6,6 +6,7 @@
 #include "base/number.h"
 #include "heuristics.h"
 #include "planner.h"
+#include "problem/mask_map.h"
 
 namespace tandem {
 
@@ -36,6 +37,9 @@ Extent PathPlanner::extent(const Launch& l) const {
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
+    case Stem::mask_map:
+      return {ceil_div(tandem_map_blocks(int(p.seq_kv)), TANDEM_MAP_GROUP), p.spans.heads,
+              p.spans.batch};
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dkv_dq:
@@ -111,13 +115,14 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                 launch.shared_bytes, caps.shared_bytes);
   const Extent e = extent(launch);
   if (e.tiles * e.heads * e.batch == 0) return "";
-  // A launch waits for pack_bias, bwd_dot, bwd_origin or bwd_row_sums, which come first. The others
-  // are independent.
+  // A launch waits for mask_map, pack_keep, pack_bias, bwd_dot, bwd_origin or bwd_row_sums, which
+  // come first. The others are independent.
   if (!launches->empty()) {
     const Stem before = launches->back().stem;
     launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
                    before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq ||
-                   (before == Stem::pack_bias && stem == Stem::fwd);
+                   (before == Stem::pack_bias && stem == Stem::fwd) ||
+                   ((before == Stem::mask_map || before == Stem::pack_keep) && is_tiled(stem));
   }
   launch.members = e.members;
   if (stem == Stem::fwd)
@@ -142,8 +147,9 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
       if (group > caps.max_invocations)
         return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                     caps.max_invocations);
-      if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias)
+      if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias && stem != Stem::pack_keep)
         launch.shared_bytes = uint32_t(sizeof(float)) * group;
+      if (stem == Stem::mask_map) launch.shared_bytes = 2 * 4 * sizeof(int32_t) * group;
       if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
     }
     complete(&launch, e);
@@ -194,7 +200,11 @@ Vec<uint32_t> PathPlanner::gradients_in_parts(const Launch& parts) const {
 }
 
 String PathPlanner::launches(Vec<Launch>* launches) const {
-  for (Stem stem : stems()) {
+  Vec<Stem> all = stems();
+  const bool tiles = std::any_of(all.begin(), all.end(), is_tiled);
+  if (row.backend != Backend::cpu && has_mask_map(p) && tiles && !p.is_empty())
+    all.insert(all.begin(), Stem::mask_map);
+  for (Stem stem : all) {
     const String why = make_launch(stem, launches);
     if (!why.empty()) return why;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner.h"
+#include "problem/mask_map.h"
 
 namespace tandem {
 
@@ -16,6 +17,12 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   if (row_kernel || origins) {
     const int64_t step = kWorkspaceAlignment / sizeof(float);
     x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};
+  }
+  if (plan->find(Stem::mask_map)) {
+    const int q = int(p.seq_q), kv = int(p.seq_kv);
+    const int64_t words = int64_t(tandem_map_blocks(q)) * tandem_map_words(kv) +
+                          int64_t(tandem_map_blocks(kv)) * tandem_map_words(q);
+    x->mask_map = {p.spans.batch * p.spans.heads * words * 2};
   }
   plan->slope_parts = p.seq_q;
   if (row_kernel && p.wants(TANDEM_GRAD_TAU)) x->tau_rows = {rows};

@@ -148,6 +148,29 @@ Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, in
   return Status();
 }
 
+Status check_spans(const tandem_problem& given, const Problem& p, Spans* spans) {
+  const int64_t batch = given.spans_batch, heads = given.spans_heads;
+  if (given.spans < 0 || given.spans > 2)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "spans is %lld, must be 0, 1 or 2", ll(given.spans));
+  if (given.spans == 0) {
+    if (batch || heads)
+      return fail(
+          TANDEM_ERROR_INVALID_ARGUMENT,
+          "spans is 0, which switches spans off, but spans_batch is %lld and spans_heads %lld",
+          ll(batch), ll(heads));
+    return Status();
+  }
+  if (p.batch == 0 ? batch != 0 && batch != 1 : batch < 1 || p.batch % batch != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "spans_batch is %lld, must divide batch, %lld",
+                ll(batch), ll(p.batch));
+  if (heads != 1 && heads != p.heads_q && heads != p.heads_kv)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "spans_heads is %lld, must be 1, heads_kv or heads_q, %lld or %lld", ll(heads),
+                ll(p.heads_kv), ll(p.heads_q));
+  *spans = {int(given.spans), batch, heads};
+  return Status();
+}
+
 Status check_flag(const char* name, uint32_t value) {
   if (value > 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
@@ -209,6 +232,7 @@ Status check_extras(const tandem_problem& given, Problem* p) {
                 given.keep.dtype);
   TANDEM_TRY(check_overlay("keep", given.keep, given.keep_batch, given.keep_heads, given.keep_rows,
                            *p, &p->keep));
+  TANDEM_TRY(check_spans(given, *p, &p->spans));
 
   const struct {
     uint32_t bit;
@@ -408,6 +432,8 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   *problem = p;
   return Status();
 }
+
+bool has_mask_map(const Problem& p) { return p.spans && !p.visit_all; }
 
 // Words of Philox below this are dropped.
 uint32_t dropout_threshold(float dropout) {

@@ -21,6 +21,21 @@ struct Overlay {
   explicit operator bool() const { return dtype != tandem_dtype{}; }
 };
 
+// Intervals of query rows that see a key: int32 [batch, heads, Sk, 2 count]. batch divides B, heads
+// Hq.
+struct Spans {
+  int count = 0;  // intervals a key; 0: there are none
+  int64_t batch = 0, heads = 0;
+  explicit operator bool() const { return count > 0; }
+  int64_t numbers(int64_t seq_kv) const { return seq_kv * 2 * count; }  // of a head
+  // Whether a key whose numbers begin at `of` shows itself to row i.
+  bool show(const int32_t* of, int64_t i) const {
+    for (int n = 0; n < count; ++n)
+      if (of[2 * n] <= i && i < of[2 * n + 1]) return true;
+    return false;
+  }
+};
+
 struct Problem {
   bool backward = false;
   int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
@@ -42,6 +57,7 @@ struct Problem {
   bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head
   int64_t dist_window = 0;
   Overlay bias, keep;
+  Spans spans;
   Strides d_bias{};
   tandem_dtype d_bias_dtype{};
   // off = kv_len - q_len, of each batch entry if lengths are given. band.off is that of full
@@ -51,6 +67,10 @@ struct Problem {
   int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
 
   int64_t group() const { return heads_q / heads_kv; }
+  // The head of the spans that query head h of entry b reads, counted over their batch entries.
+  int64_t spans_head(int64_t b, int64_t h) const {
+    return b / (batch / spans.batch) * spans.heads + h / (heads_q / spans.heads);
+  }
   // The sizes are not multiplied, as the product may be beyond 2^63.
   bool is_empty() const {
     return batch == 0 || heads_q == 0 || seq_q == 0 || heads_kv == 0 || seq_kv == 0;
@@ -78,6 +98,10 @@ struct Problem {
 
 // Checks everything that can be wrong with a problem on any device. *problem is written on success.
 Status make_problem(const tandem_problem* given, Problem* problem);
+
+// Whether kernels of GPUs read the mask map (mask_map.h): there is a mask that it is made of, and
+// tiles may be skipped.
+bool has_mask_map(const Problem& problem);
 
 // Visible pairs (i, j) over all heads and batch entries, by which the flops of a problem are
 // counted.

@@ -249,6 +249,9 @@ String extra_words(const tandem_problem& p) {
   if (p.dist_window) s += text(" dist=%lld", (long long)p.dist_window);
   if (p.alibi) s += " alibi";
   s += overlay_word(p, kKeep);
+  if (p.spans || p.spans_batch || p.spans_heads)
+    s += text(" spans=%lld:%lldx%lld", (long long)p.spans, (long long)p.spans_batch,
+              (long long)p.spans_heads);
   if (p.sink) s += " sink";
   if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
   return s + lengths_word("q", p.lengths_q, p.total_q) +
@@ -302,6 +305,11 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     return taken(parse_overlay(rest, kBias, p), "wants DTYPE:BATCHxHEADSxROWS");
   if (starts(word, "keep:", &rest))
     return taken(parse_overlay(rest, kKeep, p), "wants BATCHxHEADSxROWS");
+  if (starts(word, "spans=", &rest))
+    return taken(parse_int(rest, &p->spans, ':', &rest) &&
+                     parse_int(rest, &p->spans_batch, 'x', &rest) &&
+                     parse_int(rest, &p->spans_heads),
+                 "wants COUNT:BATCHxHEADS");
   if (starts(word, "d_bias:", &rest))
     return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
   for (const NumberWord& n : kNumbers)

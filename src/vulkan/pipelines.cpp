@@ -354,7 +354,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   for (ArgUse use : arg_uses(made->plan_)) {
     if (!use.needed && !use.optional) continue;
     if (use.alignment == kWorkspaceAlignment)
-      use.alignment = fours ? 16 : plan.find(Stem::bwd_origin) ? 8 : 4;
+      use.alignment = fours ? 16 : plan.find(Stem::bwd_origin) || plan.find(Stem::mask_map) ? 8 : 4;
     made->uses_.push_back(use);
   }
   for (const Piece& piece : made->pieces_) {

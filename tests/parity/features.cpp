@@ -37,6 +37,8 @@ const std::vector<Feature>& features() {
       {"dist_bias", "dist", [](P& p) { p.dist_window = 24; }},
       {"alibi", "alibi", [](P& p) { p.alibi = 1; }},
       {"keep", "keep", [](P& p) { set_keep(p, p.batch, 1, p.seq_q); }},
+      {"spans", "spans", [](P& p) { set_spans(p, 1, p.batch, 1); }},
+      {"two spans of kv heads", "spans", [](P& p) { set_spans(p, 2, 1, p.heads_kv); }},
       {"sink", "sink", [](P& p) { p.sink = 1; }},
       {"dropout", "dropout", [](P& p) { p.dropout = 0.25f; }},
       {"padded", "lengths",
@@ -90,8 +92,8 @@ TEST_CASE("features: a few combinations with all of them") {
   const Shape shape = {2, 4, 2, 70, 101, 32, 32};
   check(with({"elastic", "bias", "dist_bias"}, TANDEM_F32, shape, kBottomRight), seed_of("few", 1),
         sparse());
-  check(with({"entmax 1.5", "keep", "packed"}, TANDEM_F16, shape, kBottomRight), seed_of("few", 2),
-        sparse());
+  check(with({"entmax 1.5", "keep", "spans", "packed"}, TANDEM_F16, shape, kBottomRight),
+        seed_of("few", 2), sparse());
   check(with({"softcap", "alibi", "sink", "dropout", "padded"}, TANDEM_BF16, shape, kNone),
         seed_of("few", 3), sparse());
 }

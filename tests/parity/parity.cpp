@@ -246,6 +246,8 @@ std::string check_blame(const std::string& expected) {
     return some;
   };
   const Row rows[] = {{"pack_bias", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+                      {"pack_keep", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+                      {"mask_map", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
                       {"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"fwd_combine", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"bwd_dot", {"d_q", "d_k"}, sums},

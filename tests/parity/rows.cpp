@@ -93,6 +93,10 @@ TEST_CASE("rows: sm90, a dense bias and a mask") {
       "bwd bf16 b9 hq1 hk1 sq72 sk40 d32 dv32 bias:bf16:1x1x72 d_bias:bf16 grads=qkvb keep:9x1x1");
 }
 
+TEST_CASE("rows: sm90, a mask as bits and blocks") {
+  RowCase{"sm90"}.check("fwd bf16 b1 hq1 hk1 sq1030 sk1024 d32 dv32 keep:1x1x1030");
+}
+
 TEST_CASE("rows: sm90, a dense bias of f32") {
   const RowCase sm90{"sm90"};
   sm90.check("fwd bf16 b2 hq1 hk1 sq70 sk136 d32 dv32 bias:f32:1x1x70 keep:2x1x1");

@@ -28,6 +28,11 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
       const PackedBias copy = packed_bias(p, bias_box_rows(p, l));
       return {ceil_div(copy.rows * copy.pitch, 8 * kLineGroup), p.bias.heads * p.bias.batch};
     }
+    case Stem::pack_keep:
+      return {ceil_div(p.seq_q, 64) * ceil_div(p.seq_kv, 8 * 64),
+              packed_keep(p).heads * packed_keep(p).batch};
+    case Stem::mask_map:
+      return {ceil_div(p.seq_kv, 32 * 64), p.spans.heads * p.spans.batch};
     case Stem::bwd_dkv:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch * l.splits};
     case Stem::bwd_dkv_dist:
@@ -61,8 +66,8 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
 bool lazy(const Plan& plan) {
   const Problem& p = plan.problem;
   return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" &&
-         p.normalizer == Normalizer::elastic && !p.bias && !p.alibi && !p.keep && p.softcap == 0 &&
-         p.dropout == 0;
+         p.normalizer == Normalizer::elastic && !p.bias && !p.alibi && !p.keep && !p.spans &&
+         p.softcap == 0 && p.dropout == 0;
 }
 
 // What of a problem's gradients each operation writes.
@@ -83,6 +88,12 @@ bool expects(const Plan& plan, Stem stem) {
     return stem == (p.backward ? Stem::bwd_dkv_dq : Stem::fwd) ||
            (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS));
   switch (stem) {
+    case Stem::pack_keep:
+      return std::string(plan.path) == "sm90" && packs_keep(p) && q && kv;
+    case Stem::mask_map:
+      return plan.backend != Backend::cpu && p.spans && !p.visit_all && q && kv &&
+             std::any_of(plan.launches.begin(), plan.launches.end(),
+                         [](const Launch& l) { return is_tiled(l.stem); });
     case Stem::pack_bias:
       return std::string(plan.path) == "sm90" && packs_bias(p);
     case Stem::bwd_dkv_dq:
@@ -183,7 +194,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(n > 0);
     } else if (l.stem == Stem::fwd_combine) {
       ++sums;
-      CHECK(n == (plan.launches[0].as<MatrixLaunch>() ? 2 : 1));  // behind fwd, and its redo
+      // Behind fwd, and its redo.
+      CHECK(n == (plan.find(Stem::mask_map) ? 1 : 0) +
+                     (plan.find(Stem::fwd)->as<MatrixLaunch>() ? 2 : 1));
       piece(plan.scratch[Scratch::o_parts].offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
       // Two numbers for each part of a row; the offset is between them.
@@ -231,9 +244,12 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const Launch& l = plan.launches[n];
     const bool turns = l.has(trait::ds) && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
+    const bool mapped = n > 0 && (plan.launches[n - 1].stem == Stem::mask_map ||
+                                  plan.launches[n - 1].stem == Stem::pack_keep);
     const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) || l.has(trait::redo) ||
-                      (packed && l.stem == Stem::fwd) || (sum && !summed && !early) || turns));
+                      (packed && l.stem == Stem::fwd) || (mapped && l.tile.br > 0) ||
+                      (sum && !summed && !early) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -242,6 +258,13 @@ void check_plan(const Plan& plan, const Caps& caps) {
     piece(0, 2 * rows);
     piece(plan.scratch[Scratch::delta].offset, 0);
     CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
+  }
+  if (present.count(Stem::pack_keep))
+    piece(plan.scratch[Scratch::packed_keep].offset, packed_keep(p).elements());
+  if (present.count(Stem::mask_map)) {
+    const int64_t q = ceil_div(p.seq_q, 64), kv = ceil_div(p.seq_kv, 64);
+    piece(plan.scratch[Scratch::mask_map].offset,
+          p.spans.heads * p.spans.batch * 2 * (q * ceil_div(kv, 32) + kv * ceil_div(q, 32)));
   }
   if (present.count(Stem::bwd_dot) + present.count(Stem::bwd_row_sums) +
       present.count(Stem::bwd_row_sums_dq)) {
@@ -487,7 +510,7 @@ TEST_CASE("more optional inputs than addresses fit are refused with their number
     Plan plan;
     const Status status = make_plan(problem_of(all), caps_of(id), &plan);
     CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
-    CHECK(status.message().find("8 optional inputs") != std::string::npos);
+    CHECK(status.message().find("8 addresses of optional inputs") != std::string::npos);
   }
   Plan plan;  // the reference takes anything
   CHECK(make_plan(problem_of(all), caps_of("cpu"), &plan).ok());

@@ -21,6 +21,7 @@ namespace {
 
 // What a kernel's interface file adds up to when its shared arrays are declared.
 using vec4 = float[4];
+using ivec4 = int32_t[4];
 #define TANDEM_INTERFACE(Name) \
   constexpr auto shared_of_##Name = []([[maybe_unused]] const Name##Spec& spec, uint32_t& bytes) { bytes = 0;
 #define TANDEM_SHARED(type, name, count) bytes += uint32_t(sizeof(type)) * spec.count;

@@ -188,7 +188,8 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
       {"bwd bf16 b2 hq4 sq300 d128 keep:2x1x300 dropout=0.1 q_padded", "bwd_dot bwd_dkv_dq",
        "masked"},
       {"bwd bf16 b2 hq4 sq3000 d128 keep:2x1x3000 dropout=0.1 q_padded",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast", "masked"},
+       "pack_keep bwd_dot bwd_dkv_dq bwd_dq_cast", "masked"},
+      {"bwd bf16 b2 hq4 sq300 d128 spans=2:1x1 q_padded", "mask_map bwd_dot bwd_dkv_dq", "masked"},
       {"bwd bf16 hq4 sq300 d64 keep:1x1x300 dist=40 softcap=4 alibi grads=qkva",
        "bwd_dot bwd_dkv_dq bwd_head_sums", "masked"},
   };

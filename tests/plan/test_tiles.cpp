@@ -154,14 +154,26 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
       for (const char* direction : {"fwd", "bwd"})
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
-               {"sq300 d32", "sq300 d64", "sq300 d60 dv100", "sq300 d128", "sq300 d200",
-                "sq300 d256 dv64", "sq300 d64 softcap=5", "sq300 d64 dropout=0.1",
-                "sq300 d64 keep:1x1x1", "sq300 d64 dropout=0.1 keep:1x1x1",
-                "sq300 d200 keep:1x1x300", "sq1 d64", "sq300 d100 dv72 splits=9",
-                "sq300 d64 entmax=1.5", "sq300 d64 elastic",
+               {"sq300 d32",
+                "sq300 d64",
+                "sq300 d60 dv100",
+                "sq300 d128",
+                "sq300 d200",
+                "sq300 d256 dv64",
+                "sq300 d64 softcap=5",
+                "sq300 d64 dropout=0.1",
+                "sq300 d64 keep:1x1x1",
+                "sq300 d64 dropout=0.1 keep:1x1x1",
+                "sq300 d200 keep:1x1x300",
+                "sq1 d64",
+                "sq300 d100 dv72 splits=9",
+                "sq300 d64 entmax=1.5",
+                "sq300 d64 elastic",
                 "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
                 "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink",
-                "b3 sq300 d32 keep:3x1x1 bias:f16:1x2x300", "b3 sq60 d64 bias:f16:1x2x60"}) {
+                "sq300 d64 spans=1:1x1",
+                "b3 sq300 d32 keep:3x1x1 bias:f16:1x2x300",
+                "b3 sq60 d64 bias:f16:1x2x60"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
             std::string line = std::string(direction) + " " + dtype + " hq2 " + rest;

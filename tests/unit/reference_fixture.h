@@ -47,6 +47,9 @@ inline RefInputs draw(const Problem& p, uint32_t seed, double tau = -0.7) {
   for (double& x : in.tau) x = tau + x / 8;
   in.keep.resize(size_t(p.keep ? p.keep.batch * p.keep.heads * p.keep.rows * p.seq_kv : 0));
   for (uint8_t& x : in.keep) x = engine() % 4 != 0 ? 1 + engine() % 255 : 0;
+  in.spans.resize(size_t(p.spans.batch * p.spans.heads * p.seq_kv * 2 * p.spans.count));
+  for (size_t n = 0; n < in.spans.size(); ++n)  // some of them empty
+    in.spans[n] = int32_t(engine() % uint64_t(p.seq_q)) + (n % 2 ? 1 : 0);
   // A row without a kept key, and lengths of 0, in the middle and at the end.
   if (p.keep.rows > 2) std::fill_n(in.keep.begin() + p.seq_kv, p.seq_kv, uint8_t(0));
   const auto lengths = [&](Lengths mode, int64_t size, bool empty, std::vector<int64_t>* to) {

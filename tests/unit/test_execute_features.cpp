@@ -25,6 +25,7 @@ tandem_problem everything() {
   p.dist_window = 3;
   set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F32);
   set_keep(p, 1, 1, p.seq_q);
+  set_spans(p, 2, 1, 1);
   p.gradients = 2 * TANDEM_GRAD_SINK - 1;
   set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED, 0, 9);
   return p;

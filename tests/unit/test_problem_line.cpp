@@ -76,6 +76,9 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.keep_heads == b.keep_heads);
   CHECK(a.keep_rows == b.keep_rows);
   CHECK(same_tensor(a.keep, b.keep));
+  CHECK(a.spans == b.spans);
+  CHECK(a.spans_batch == b.spans_batch);
+  CHECK(a.spans_heads == b.spans_heads);
   CHECK(a.lengths_q == b.lengths_q);
   CHECK(a.lengths_kv == b.lengths_kv);
   CHECK(a.total_q == b.total_q);
@@ -107,6 +110,7 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
     p->keep_heads = pick({1, 2});
     p->keep_rows = pick({1, 17});
   }
+  if (chance()) p->spans = pick({0, 1, 2, 7}), p->spans_batch = pick({1, 3}), p->spans_heads = 2;
   if (chance()) {
     p->lengths_q = uint32_t(random() % 3);
     p->lengths_kv = uint32_t(random() % 3);
@@ -330,10 +334,11 @@ TEST_CASE("defaults of a short line") {
 
 TEST_CASE("optional inputs of a line") {
   tandem_problem p;
-  REQUIRE(tandem_problem_parse("bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
-                               "dist=4 alibi keep:2x1x3 dropout=0.25 q_padded kv_packed=9 "
-                               "grads=qbda d_bias:f32 visit_all tf32 bias=0,5,0,1",
-                               &p) == TANDEM_OK);
+  REQUIRE(
+      tandem_problem_parse("bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
+                           "dist=4 alibi keep:2x1x3 spans=2:1x4 dropout=0.25 q_padded kv_packed=9 "
+                           "grads=qbda d_bias:f32 visit_all tf32 bias=0,5,0,1",
+                           &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ENTMAX);
   CHECK(p.entmax_alpha == 1.5f);
   CHECK(p.softcap == 20);
@@ -347,6 +352,9 @@ TEST_CASE("optional inputs of a line") {
   CHECK(p.alibi == 1);
   CHECK(p.keep.dtype == TANDEM_BOOL8);
   CHECK(p.keep.stride[0] == 15);
+  CHECK(p.spans == 2);
+  CHECK(p.spans_batch == 1);
+  CHECK(p.spans_heads == 4);
   CHECK(p.lengths_q == TANDEM_LENGTHS_PADDED);
   CHECK(p.lengths_kv == TANDEM_LENGTHS_PACKED);
   CHECK(p.total_kv == 9);
@@ -426,6 +434,8 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 bias=1,2,3", "bias=1,2,3"},
       {"fwd f32 sq4 d8 keep:f32:1x1x1", "keep:f32:1x1x1"},
       {"fwd f32 sq4 d8 keep:1x1", "keep:1x1"},
+      {"fwd f32 sq4 d8 spans=1", "spans=1"},
+      {"fwd f32 sq4 d8 spans=1:2", "spans=1:2"},
       {"bwd f32 sq4 d8 d_bias:", "d_bias:"},
       {"bwd f32 sq4 d8 d_bias:bool8", "d_bias:bool8"},
       {"fwd f32 sq4 d8 q_packed=", "q_packed="},
@@ -479,6 +489,8 @@ TEST_CASE("random words never do worse than fail") {
                          "bias:f16:1x1x1",
                          "bias:f16:1x",
                          "keep:9x9x9",
+                         "spans=2:1x1",
+                         "spans=2:",
                          "q_packed=7",
                          "kv_padded",
                          "grads=bdats",

@@ -106,6 +106,8 @@ TEST_CASE("reference: gradients of each optional input equal central differences
            "bwd f32 hq2 sq5 sk6 d3 sink grads=qkvs",
            "bwd f32 hq2 sq5 sk6 d3 sink grads=s",
            "bwd f32 b2 hq2 sq5 sk6 d3 keep:2x1x5",
+           "bwd f32 b2 hq2 sq5 sk6 d3 spans=1:1x2",
+           "bwd f32 b4 hq4 hk2 sq5 sk6 d3 spans=2:2x2 causal_top_left",
            "bwd f32 b4 hq2 sq5 sk6 d3 q_padded kv_padded causal_bottom_right",
            "bwd f32 b3 hq2 sq5 sk6 d3 q_packed=15",
            "bwd f32 b3 hq2 sq5 sk6 d3 kv_padded left=2 right=1",

@@ -336,8 +336,21 @@ struct Masked : Varlen {
       ++place;
     };
     for (int n = 0; n < u.group; ++n) {
+      MaskTiles<S.br / TANDEM_MAP_BLOCK, true> tiles(
+          params.features, params.extra, params.extra_at, work.batch, work.head_kv * u.group + n,
+          work.col0 / TANDEM_MAP_BLOCK, (work.col0 + S.bc) / TANDEM_MAP_BLOCK);
+      const auto skip = [&](int t) {
+        if (u.deterministic && thread == 0)
+          pass<TILE>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
+      };
+      int before = int(ld_shared_v4_u32(at + 16).y);  // tiles in front of it are done, or skipped
 #pragma unroll 1
-      for (int t = int(ld_shared_v4_u32(at + 16).y); t < int(ld_shared_v4_u32(at + 16).z); ++t) {
+      for (int t = before;; ++t) {
+        const int last = int(ld_shared_v4_u32(at + 16).z);
+        t = tiles.next(t, last);
+        for (; before < min(t, last); ++before) skip(before);
+        if (t >= last) break;
+        before = t + 1;
         MaskBitmapProducer<S.br, kMaskProducers, kMaskBarrier, SCORES ? 4 : 2> producer(
             params.features, params.extra, params.extra_at);
         const auto begin = [&] {
@@ -348,9 +361,9 @@ struct Masked : Varlen {
         };
         mbarrier_wait(bits.empty(place), bits.phase(place) ^ 1);
         bool hides = false;
-        if (params.features.KEEP && !producer.keep(bits.keep(place), t * S.br, begin(), &hides)) {
-          if (u.deterministic && thread == 0)
-            pass<TILE>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
+        if (const int col0 = begin();
+            !producer.masks(bits.keep(place), t * S.br, col0, tiles.tile(t), &hides)) {
+          skip(t);
           continue;
         }
         const uint4 full = ld_shared_v4_u32(at + 32);

@@ -48,10 +48,14 @@ TANDEM_DEVICE void produce_mask_bitmap(const FwdOptionalParams& params,
     producer.head = int(at.index - uint(at.batch) * uint(u.heads_q));
     producer.seq_q = at.entry.seq_q, producer.seq_kv = at.entry.seq_kv;
     bool first = true;
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+    MaskTiles<S::N / TANDEM_MAP_BLOCK, false> tiles(
+        params.features, params.extra, params.push.extra, at.batch, producer.head,
+        at.row0 / TANDEM_MAP_BLOCK, (at.row0 + S::M) / TANDEM_MAP_BLOCK);
+    for (int t = tiles.previous(at.span.end - 1, at.span.begin); t >= at.span.begin;
+         t = tiles.previous(t - 1, at.span.begin)) {
       mbarrier_wait(bits.empty(n), bits.phase(n) ^ 1);
       bool hides = false;
-      if (params.features.KEEP && !producer.keep(bits.keep(n), at.row0, t * S::N, &hides)) continue;
+      if (!producer.masks(bits.keep(n), at.row0, t * S::N, tiles.tile(t), &hides)) continue;
       publish(t, (hides ? kHasHidden : 0) | (first ? kFirst : 0), at.row0, at.index);
       first = false;
     }

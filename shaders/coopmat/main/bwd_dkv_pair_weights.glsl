@@ -3,7 +3,7 @@
 // operand of the second ones, own: P or dS.
 coopMatLoad(s[0], scratch, PAIR_SCRATCH(0), SCRATCH_PITCH, ROW_MAJOR);
 if (REUSES_SCRATCH) barrier();
-FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
+FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial, hides)
 if (far) {
   FAR_STEP(s, q, k, head, i0, my_row0, true)
 }

@@ -22,7 +22,7 @@ EACH(d, MOST_BLOCKS) {
   if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
 }
 if (BIAS_EARLY && TANDEM_BF16 == 1) PIPE_BIAS
-FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
+FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial, hides)
 if (far) {
   FAR_STEP(s, q, k, head, i0, my_row0, true)
 }

@@ -3,7 +3,7 @@
 float stat[STAT_TURNS];
 BIAS_ARRAY(bias, [STEP_BLOCKS])
 int next = next_tile(tiles.begin, tiles.end, row0, true);
-if (SKIP_KEEP && next >= tiles.end) continue;
+if (SKIP_MASKED && next >= tiles.end) continue;
 if (BIAS_PIPED) fetch_bias(BIAS_OF(bias, [0]), next * COLS, 0, row0, BLOCK_ROW);
 if (BIAS_FIRST) {
   put_bias(bias[0]);
@@ -40,7 +40,8 @@ while (next < tiles.end) {
   // accumulators and the operands of k and v live from one iteration to the next. Unrolled, S
   // and dP of all columns need registers too, and on an H100 (580.159.04) 4 products run at 229
   // TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
-  const bool partial = t < tiles.full_begin || t >= tiles.full_end;
+  const bool partial = t < tiles.full_begin || t >= tiles.full_end,
+             hides = spans_hide(my_row0, col0, true);
   [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
 #include "coopmat/main/bwd_dkv_step.glsl"
     if (COL_STEPS == 1) break; // no loop, so that addresses are constants

@@ -22,7 +22,8 @@ EACH(d, MOST_BLOCKS) {
   if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
 }
 if (SPAN > 1 && turn == 0) begin_bias(bias[0]);
-FINISH_STEP(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+FINISH_STEP(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end,
+            hides)
 if (far) {
   FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
 }

@@ -26,7 +26,8 @@ while (next < tiles.end) {
       if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
       s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
     }
-  const bool partial = t < tiles.full_begin || t >= tiles.full_end;
+  const bool partial = t < tiles.full_begin || t >= tiles.full_end,
+             hides = spans_hide(my_row0, col0, false);
   if (MASKS_FIRST && NEEDS_MASK(partial)) {
     MASK_TILE(s, my_row0, col0)
   }
@@ -43,7 +44,7 @@ while (next < tiles.end) {
   barrier();
   if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
-  FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
+  FINISH_SCORES(s, slope, bias, my_row0, col0, partial, hides)
   if (NORM != SOFTMAX) { // m is lse or the threshold, l elastic's share
     EACH(n, NB)
       EACH(r, RM)

@@ -19,6 +19,7 @@ for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     barrier();
     next = next_live(t + 1, tiles, row0);
+    const bool hides = spans_hide(my_row0, col0, false);
     if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     BIAS_ARRAY(bias, [RM][NB])
     FETCH_BIAS(bias, row0, col0)
@@ -34,7 +35,7 @@ for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
           s[r][n] = coopMatMulAdd(x, y, s[r][n]);
         }
       }
-    FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end, hides)
     if (NORM == ENTMAX) {
       bool any = false;
       EACH(r, RM)

@@ -25,7 +25,8 @@ EACH(d, D_BLOCKS)
   }
 if (HAS_SCORES) {
   ACC slope[RM][NB];
-  FINISH_SCORES(S, slope, bias, my_row0, t * COLS, t < tiles.full_begin || t >= tiles.full_end)
+  FINISH_SCORES(S, slope, bias, my_row0, t * COLS, t < tiles.full_begin || t >= tiles.full_end,
+                false)
 }
 if (BOTH_AHEAD)
   put_tile(SECOND, stage_2, v, 0, DV_CHUNKS);

@@ -8,3 +8,6 @@ set_entry(b);
 View k = kv_view(push.k, block.k, b, h / block.group, entry.seq_kv, block.head_dim,
                  (push.wide & 2u) != 0);
 TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+if (SKIP_SPANS) {
+  if (tiles.begin < tiles.end) set_head(b, h);
+}

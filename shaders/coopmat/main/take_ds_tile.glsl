@@ -6,7 +6,8 @@ barrier(); // the readers of the tile before are done
 put_tile(0, K_STAGE, k, t * COLS, D_CHUNKS);
 put_ds(SECOND, DS_STAGE);
 barrier();
-FETCH(K_STAGE, DS_STAGE, t + 2)
+after = NEXT_DS(next + 1);
+FETCH(K_STAGE, DS_STAGE, after)
 EACH(step, COL_STEPS) {
   const int at = step * MK * PITCH, ds_at = SECOND + step * MK * DS_STAGED;
   OPERAND_A ds[RM];
@@ -17,3 +18,5 @@ EACH(step, COL_STEPS) {
     EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
   }
 }
+t = next;
+next = after;

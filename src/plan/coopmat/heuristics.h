@@ -60,10 +60,11 @@ inline uint32_t dkv_parts(int64_t groups, int64_t members, int64_t cores) {
   return 2 * groups > cores ? 1 : splits_of_sum(groups, members / kPartTiles, cores);
 }
 
-// How many of bias, distance bias, ALiBi, keep, softcap and dropout a problem may have for lean
-// tiles, where few_registers chooses them. More spill over 32 registers (Battlemage, Mesa 26.1.6).
+// How many of bias, distance bias, ALiBi, keep, spans, softcap and dropout a problem may have for
+// lean tiles, where few_registers chooses them. More spill over 32 registers (Battlemage, Mesa
+// 26.1.6).
 constexpr uint32_t kLeanInputs =
-    kHasBias | kHasDistBias | kHasAlibi | kHasKeep | kHasSoftcap | kHasDropout;
+    kHasBias | kHasDistBias | kHasAlibi | kHasKeep | kHasSpans | kHasSoftcap | kHasDropout;
 constexpr int lean_inputs(int64_t width) { return width > 64 ? 1 : 3; }
 
 // Elements of S that a head has with a tile, those included that do not exist.

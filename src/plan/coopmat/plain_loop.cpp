@@ -11,8 +11,8 @@ MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Lau
     return other;
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
   const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;
-  if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.dist_window > 0 ||
-      (p.bias && (!chunks_of_bias || p.softcap > 0 || p.alibi)))
+  if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.spans ||
+      p.dist_window > 0 || (p.bias && (!chunks_of_bias || p.softcap > 0 || p.alibi)))
     return other;
   const bool ends = !tiles_exist(p, l);  // the last tile may have fewer keys
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);

@@ -574,12 +574,13 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
 // A launch behind fwd recomputes the rows for which matrices do not suffice.
 void MatrixPlanner::arrange(Vec<Launch>* launches) const {
   VulkanPlanner::arrange(launches);
-  if (launches->empty() || launches->front().stem != Stem::fwd) return;
-  Launch redo = launches->front();
+  const Launch* fwd = find_launch(launches, Stem::fwd);
+  if (!fwd) return;
+  Launch redo = *fwd;
   redo.as<MatrixLaunch>()->redoes = redo.kernel;
   redo.kernel = kernel(Stem::fwd, trait::redo);
   redo.waits = true;
-  launches->insert(launches->begin() + 1, redo);
+  launches->insert(launches->begin() + (fwd - launches->data()) + 1, redo);
 }
 
 void MatrixPlanner::scratch(Plan* plan, ScratchExtents* x) const {

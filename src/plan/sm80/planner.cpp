@@ -254,8 +254,8 @@ void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
 // A launch takes the host three microseconds, so bwd_dkv does the work of small ones.
 void Sm80Planner::arrange(Vec<Launch>* launches) const {
   for (const Launch& l : *launches)
-    if (l.has(trait::tf32) && launches->front().stem == Stem::bwd_dot)
-      launches->front().as<SimtLaunch>()->tf32 = true;
+    if (l.has(trait::tf32))
+      if (Launch* dot = find_launch(launches, Stem::bwd_dot)) dot->as<SimtLaunch>()->tf32 = true;
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
   if (!dkv || dkv->row().tiles != TileTable::ampere_full) return;
   uint64_t total = dkv->total;

@@ -9,6 +9,7 @@
 #include "kernel_tiles.h"
 #include "kernels/kernel_rows.h"
 #include "path_planner.h"
+#include "problem/mask_map.h"
 #include "rules.h"
 #include "tensor_maps.h"
 
@@ -289,6 +290,7 @@ bool Sm90Planner::choose(const Refuse& refuse) {
 Vec<Stem> Sm90Planner::stems() const {
   Vec<Stem> stems = stems_but_pack();
   if (packs_bias(p)) stems.insert(stems.begin(), Stem::pack_bias);
+  if (packs_keep(p)) stems.insert(stems.begin(), Stem::pack_keep);
   return stems;
 }
 
@@ -329,6 +331,7 @@ void Sm90Planner::form(Launch* launch) const {
     case Stem::pack_bias:
       if (sm90_has(p, trait::f32_bias)) launch->kernel = kernel(launch->stem, trait::f32_bias);
       return set(row_, Tile{}, 0);
+    case Stem::pack_keep:
     case Stem::bwd_dq_cast:
       return set(row_, Tile{}, 0);
     case Stem::bwd_row_sums_dq: {
@@ -369,6 +372,11 @@ Extent Sm90Planner::extent(const Launch& launch) const {
     const PackedBias copy = packed_bias(p, bias_box_rows(p, launch));
     return {ceil_div(copy.rows * (copy.pitch / 8), kLineGroup), copy.heads, copy.batch};
   }
+  if (launch.stem == Stem::pack_keep) {
+    const int64_t across = ceil_div(tandem_map_blocks(int(p.seq_kv)), TANDEM_KEEP_GROUP);
+    const PackedKeep copy = packed_keep(p);
+    return {tandem_map_blocks(int(p.seq_q)) * across, copy.heads, copy.batch};
+  }
   if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
   return {bwd_panels(kBwdShapes[row_]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
 }
@@ -406,6 +414,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   if (const Launch* pack = plan->find(Stem::pack_bias))
     x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements() *
                       (pack->has(trait::f32_bias) ? 2 : 1)};
+  if (plan->find(Stem::pack_keep)) x->packed_keep = {packed_keep(p).elements()};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();
   const KernelRow& kernel = fused->row();

@@ -3,6 +3,7 @@
 
 #include "base/number.h"
 #include "plan/planner.h"
+#include "problem/mask_map.h"
 #include "rows.h"
 #include "tiles.h"
 
@@ -47,6 +48,25 @@ int bias_row_step(const Problem& p) { return p.bias.strides.s == 0 && p.seq_q > 
 
 int bias_box_rows(const Problem& p, const Launch& launch) {
   return p.backward ? kBwdShapes[launch.of<Sm90Launch>().row].br : kFwdBiasRows;
+}
+
+// From so many pairs on of a head of keep. Fewer are not worth a launch.
+constexpr int64_t kPackedPairs = 1 << 20;
+bool packs_keep(const Problem& p) {
+  if (!p.keep || p.keep.strides.s == 0 || p.visit_all || p.seq_q * p.seq_kv < kPackedPairs)
+    return false;
+  // The rows with both are those with mask bitmaps.
+  const int kernel = sm90_kernel(p);
+  const uint32_t both = kHasKeep | kHasAlibi;
+  return kernel >= 0 && (kKernels[kernel].inputs & both) == both;
+}
+
+PackedKeep packed_keep(const Problem& p) {
+  const int q = tandem_map_blocks(int(p.seq_q)), kv = tandem_map_blocks(int(p.seq_kv));
+  const Strides& s = p.keep.strides;
+  return {
+      s.b == 0 ? 1 : p.keep.batch, s.h == 0 ? 1 : p.keep.heads,
+      int64_t(q) * TANDEM_MAP_BLOCK * tandem_packed_pitch(kv) + ceil_div(int64_t(q) * kv, 16) * 4};
 }
 
 }  // namespace tandem

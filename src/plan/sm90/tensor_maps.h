@@ -28,6 +28,16 @@ PackedBias packed_bias(const Problem& p, int box_rows);
 // Rows of that box for fwd or bwd_dkv_dq, or for pack_bias before it.
 int bias_box_rows(const Problem& p, const Launch& launch);
 
+// Whether pack_keep makes keep into bits and blocks before a kernel reads it: the kernels of the
+// masked variant alone read these, where each query has a row of its own and tiles may be skipped.
+bool packs_keep(const Problem& p);
+// That copy: as many heads as keep has in memory, where strides of 0 repeat one; words of a head.
+struct PackedKeep {
+  int64_t batch, heads, words;
+  int64_t elements() const { return batch * heads * words; }
+};
+PackedKeep packed_keep(const Problem& p);
+
 // What kernels multiply a query's row by for its row of the bias: 1; 0 where all have one row.
 int bias_row_step(const Problem& p);
 

@@ -32,6 +32,9 @@ struct alignas(16) float4 {
 struct alignas(8) float2 {
   float x, y;
 };
+struct alignas(8) int2 {
+  int x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -201,6 +204,7 @@ inline float __frcp_rn(float x) { return 1.f / x; }
 inline float __log2f(float x) { return std::log2(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
   return unsigned((uint64_t(high) << 32 | low) >> by % 32);
 }

@@ -52,6 +52,8 @@ const Line kLines[] = {
      "fwd f16 hq2 sq1000 d64 causal_top_left left=100 softcap=5 alibi dist=64 sink "
      "kv_padded"},
     {false, "fwd f16 hq2 sq1000 d64 dropout=0.1"},
+    {true, "bwd f16 hq2 sq1000 d64 spans=2:1x1 causal_top_left"},
+    {false, "fwd f16 hq2 sq1000 d64 spans=1:1x1"},
     {false, "fwd f16 hq2 sq1000 d64 elastic"},
     {true, "fwd f16 hq2 sq1000 d64 entmax=1.5"},
     {false, "bwd f16 hq2 sq1000 d64 keep:1x1x1000 dropout=0.1"},

@@ -143,6 +143,8 @@ std::vector<Case> all_cases(const Caps& caps) {
   add("fwd bf16 hq2 sq1000 d128");
   add("bwd bf16 hq2 sq1000 d128");
   add("fwd f32 hq2 sq1000 d64 splits=3");
+  add("bwd f32 hq2 sq1000 d64 spans=2:1x1");
+  add("bwd f16 hq2 sq1000 d64 spans=1:1x1 causal_top_left");
   for (const char* dtype : {"f32", "f16"})
     for (const char* rest :
          {"elastic grads=qkvt", "entmax=1.5", "entmax=1.7 keep:1x1x1000",

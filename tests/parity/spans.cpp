@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Masks. Spans: long sequences, where tiles are skipped, or seen whole, by the mask map; and every
+// other optional input beside them. A mask with a row for each query of many pairs, of which
+// cuda.sm90 makes bits and blocks.
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+
+void check_lines(std::initializer_list<const char*> lines, int repeats = 1) {
+  for (const char* line : lines) {
+    Expect expect = sparse();
+    expect.options.repeats = repeats;
+    Case test(parse(line), seed_of(line), expect.options);
+    CAPTURE(std::string(line));
+    for (Target& target : targets()) check_on(target, test, expect);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ratio: spans") {
+  check_lines({"bwd f32 b1 hq2 hk1 sq200 sk200 d16 dv16 spans=1:1x1",
+               "bwd f16 b2 hq2 hk1 sq330 sk260 d32 dv32 spans=2:2x2",
+               "bwd bf16 b1 hq2 hk2 sq270 sk270 d64 dv64 causal_top_left spans=1:1x1",
+               // Workgroups without a tile: lavapipe runs the body of a loop without iterations.
+               "bwd f16 b1 hq2 hk1 sq200 sk100 d32 dv32 spans=1:1x1 left=10 right=0"},
+              2);
+}
+
+TEST_CASE("ratio: spans, of groups of a batch" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd f16 b6 hq2 hk1 sq40 sk90 d16 dv16 spans=1:3x1",
+               "bwd f32 b4 hq4 hk2 sq30 sk40 d8 dv8 spans=2:2x2",
+               "bwd bf16 b4 hq4 hk2 sq70 sk70 d64 dv64 spans=1:2x4"});
+}
+
+TEST_CASE("ratio: spans with other inputs" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd f16 b2 hq2 hk1 sq200 sk150 d32 dv32 spans=1:1x1 keep:2x1x200",
+               "bwd bf16 b2 hq2 hk1 sq150 sk170 d64 dv64 spans=2:1x1 q_packed=260 kv_packed=300",
+               "bwd f16 b1 hq2 hk1 sq150 sk150 d64 dv64 causal_top_left spans=1:1x1 "
+               "bias:f16:1x2x150 d_bias:f16 grads=qkvb",
+               "bwd f16 b1 hq1 hk1 sq140 sk140 d32 dv32 spans=2:1x1 softcap=5 dropout=0.25 sink "
+               "grads=qkvs",
+               "bwd f32 b1 hq2 hk2 sq100 sk130 d16 dv16 spans=1:1x1 elastic dist=24 grads=qkvdt",
+               "bwd f16 b1 hq2 hk1 sq90 sk140 d16 dv16 spans=2:1x1 entmax=1.5",
+               "bwd bf16 b1 hq2 hk2 sq140 sk200 d64 dv64 alibi left=70 spans=1:1x2 grads=qkva"});
+}
+
+// A word of the map has 32 blocks of 64: more rows, and more keys, than one word.
+TEST_CASE("ratio: spans, several words of the map" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd f16 b1 hq1 hk1 sq70 sk4300 d16 dv16 spans=1:1x1",
+               "bwd f16 b1 hq2 hk1 sq4300 sk70 d16 dv16 spans=2:1x1",
+               "fwd f32 b1 hq1 hk1 sq130 sk4200 d8 dv8 spans=1:1x1"});
+}
+
+// Tiles of 64 query rows of cuda.sm90's backward, in a fixed order, with whatever stands beside.
+TEST_CASE("ratio: spans of wider heads" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd bf16 b1 hq2 hk1 sq300 sk330 d128 dv128 spans=1:1x1 causal_top_left",
+               "bwd f16 b2 hq2 hk1 sq200 sk260 d96 dv96 spans=2:1x2 deterministic",
+               "bwd f16 b2 hq4 hk2 sq150 sk200 d128 dv128 keep:2x1x150 spans=1:1x1 dropout=0.2 "
+               "q_padded kv_padded deterministic"});
+}
+
+// The numbers alone lie at an odd multiple of 4 bytes; all else as TMA wants it.
+TEST_CASE("ratio: spans at 4 bytes" * doctest::skip(!at_least(Tier::ci))) {
+  for (const char* line : {"bwd f16 b1 hq1 hk1 sq130 sk140 d64 dv64 spans=2:1x1",
+                           "bwd bf16 b1 hq1 hk1 sq70 sk80 d128 dv128 spans=1:1x1"}) {
+    Expect expect = sparse();
+    expect.options.spans_lead = 1;
+    Case test(parse(line), seed_of(line), expect.options);
+    CAPTURE(std::string(line));
+    for (Target& target : targets()) check_on(target, test, expect);
+  }
+}
+
+TEST_CASE("ratio: spans, every tile visited" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd f16 b1 hq2 hk1 sq200 sk200 d32 dv32 spans=1:1x1 visit_all"});
+}
+
+TEST_CASE("ratio: spans, splits of keys" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"fwd f16 b1 hq2 hk1 sq3 sk900 d64 dv64 spans=1:1x1 splits=3",
+               "fwd f32 b2 hq2 hk2 sq1 sk700 d32 dv32 spans=2:2x1"});
+}
+
+TEST_CASE("ratio: a mask of many pairs" * doctest::skip(!at_least(Tier::ci))) {
+  // Where pack_keep runs; elsewhere smaller masks have shown the same.
+  bool hopper = at_least(Tier::device);
+  for (const Target& t : targets()) hopper |= t.path == "sm90";
+  if (!hopper) return;
+  check_lines({"bwd bf16 b1 hq1 hk1 sq1030 sk1040 d64 dv64 keep:1x1x1030",
+               "fwd f16 b1 hq2 hk1 sq1100 sk1000 d32 dv32 keep:1x2x1100 spans=1:1x1",
+               "bwd f16 b2 hq1 hk1 sq1030 sk1033 d32 dv32 causal_top_left keep:2x1x1030 "
+               "spans=2:1x1 deterministic",
+               "fwd f16 b1 hq1 hk1 sq1024 sk1024 d128 dv128 keep:1x1x1024 keep=0,0,1,1024",
+               "fwd bf16 b2 hq1 hk1 sq1040 sk1030 d64 dv64 keep:2x1x1040 q_padded kv_padded",
+               "bwd f16 b2 hq4 hk2 sq1030 sk1030 d128 dv128 keep:1x2x1030 spans=1:1x1 dropout=0.2 "
+               "deterministic",
+               "fwd bf16 b2 hq2 hk2 sq1030 sk1030 d96 dv96 keep:2x2x1030 keep=0,0,1030,1",
+               "fwd f16 b1 hq1 hk1 sq130 sk8300 d32 dv32 keep:1x1x130"},
+              2);
+}
