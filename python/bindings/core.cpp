@@ -126,14 +126,14 @@ void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint
 // workspace is the device's own.
 void execute_staged(const Plan& plan, const nb::tuple& buffers, uint64_t seed, uint32_t offset) {
   check_count(buffers.size());
-  Spans spans;
+  HostBuffers host;
   for (size_t n = 0; n < kBufferCount; ++n) {
     if (buffers[n].is_none()) continue;
-    const nb::tuple span = nb::cast<nb::tuple>(buffers[n]);
-    spans[n] = {nb::cast<uint64_t>(span[0]), nb::cast<size_t>(span[1]), nb::cast<bool>(span[2])};
+    const nb::tuple of = nb::cast<nb::tuple>(buffers[n]);
+    host[n] = {nb::cast<uint64_t>(of[0]), nb::cast<size_t>(of[1]), nb::cast<bool>(of[2])};
   }
   const nb::gil_scoped_release release;
-  plan.device->run_staged(plan.plan, spans, {seed, offset});
+  plan.device->run_staged(plan.plan, host, {seed, offset});
 }
 
 std::vector<std::string> kernels_of(const Plan& plan) {
@@ -188,6 +188,7 @@ NB_MODULE(_core, m) {
       FIELD(softcap) FIELD(dropout) FIELD(alibi) FIELD(sink) FIELD(dist_window)
       FIELD(bias_batch) FIELD(bias_heads) FIELD(bias_rows)
       FIELD(keep_batch) FIELD(keep_heads) FIELD(keep_rows)
+      FIELD(spans) FIELD(spans_batch) FIELD(spans_heads)
       FIELD(lengths_q) FIELD(lengths_kv) FIELD(total_q) FIELD(total_kv);
   // clang-format on
 #undef FIELD

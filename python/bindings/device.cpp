@@ -29,15 +29,15 @@ harness::Buffer& Device::buffer(size_t place, size_t bytes) {
   return buffer;
 }
 
-void Device::run_staged(const harness::Plan& plan, const Spans& spans, Dropout dropout) {
+void Device::run_staged(const harness::Plan& plan, const HostBuffers& host, Dropout dropout) {
   const std::lock_guard<std::mutex> lock(mutex_);
   tandem_args args = TANDEM_ARGS_INIT;
   for (size_t n = 0; n < kBufferCount; ++n) {
-    const Span& span = spans[n];
-    if (span.address == 0) continue;
-    harness::Buffer& own = buffer(n, span.bytes);
-    if (!span.written)
-      own.upload(reinterpret_cast<const void*>(static_cast<uintptr_t>(span.address)), span.bytes);
+    const HostBuffer& of = host[n];
+    if (of.address == 0) continue;
+    harness::Buffer& own = buffer(n, of.bytes);
+    if (!of.written)
+      own.upload(reinterpret_cast<const void*>(static_cast<uintptr_t>(of.address)), of.bytes);
     args.*kBuffers[n].member = own.handle();
   }
   args.workspace_size = plan.info().workspace_size;
@@ -47,9 +47,9 @@ void Device::run_staged(const harness::Plan& plan, const Spans& spans, Dropout d
   args.dropout_offset = dropout.offset;
   session_->run(plan, args);
   for (size_t n = 0; n < kBufferCount; ++n)
-    if (spans[n].address && spans[n].written)
-      buffers_[n].download(reinterpret_cast<void*>(static_cast<uintptr_t>(spans[n].address)),
-                           spans[n].bytes);
+    if (host[n].address && host[n].written)
+      buffers_[n].download(reinterpret_cast<void*>(static_cast<uintptr_t>(host[n].address)),
+                           host[n].bytes);
 }
 
 namespace {

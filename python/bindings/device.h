@@ -28,12 +28,12 @@ constexpr size_t kBufferCount = sizeof(kBuffers) / sizeof(kBuffers[0]);
 size_t buffer_of(std::string_view name);
 
 // Host memory of one buffer of a staged call. address 0: not given.
-struct Span {
+struct HostBuffer {
   uint64_t address = 0;
   size_t bytes = 0;
   bool written = false;  // by the call: it comes back, and is not sent
 };
-using Spans = std::array<Span, kBufferCount>;
+using HostBuffers = std::array<HostBuffer, kBufferCount>;
 
 struct Dropout {
   uint64_t seed = 0;
@@ -49,7 +49,7 @@ class Device {
   bool on_host() const { return session_->backend() == "cpu"; }
   // Copies the inputs to buffers of this device, executes, waits, and copies the outputs back. The
   // buffers stay for the next call.
-  void run_staged(const harness::Plan& plan, const Spans& spans, Dropout dropout);
+  void run_staged(const harness::Plan& plan, const HostBuffers& host, Dropout dropout);
   void release_buffers();
   size_t buffer_bytes();
 

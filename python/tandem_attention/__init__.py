@@ -6,6 +6,7 @@ as differentiable torch operations.
 """
 
 from . import _fork as _fork
+from . import masks as masks
 from ._attention import Gradients, PlanInfo, attention, attention_backward, explain, plan
 from ._core import VERSION as __version__  # noqa: N811
 from ._devices import DeviceInfo, devices, get_device, set_num_threads

@@ -116,15 +116,20 @@ def _extent(layout: Layout) -> int:
     return (last + 1) * _ITEM[layout.dtype]
 
 
-def _four(name: str, layout: Layout, sk: int) -> Layout:
-    """A bias or mask with leading dimensions of size 1, and its one key repeated for all."""
+def _four(name: str, layout: Layout) -> Layout:
+    """With leading dimensions of size 1."""
     shape, strides = layout.shape, layout.strides
     if len(shape) > 4:
         raise InvalidArgumentError(f"{name} has {len(shape)} dimensions; at most 4 are possible")
     if not shape:
         raise InvalidArgumentError(f"{name} is a single number")
     missing = 4 - len(shape)
-    shape, strides = (1,) * missing + shape, (0,) * missing + strides
+    return Layout((1,) * missing + shape, (0,) * missing + strides, layout.dtype)
+
+
+def _for_all_keys(layout: Layout, sk: int) -> Layout:
+    """A bias or mask whose one key is repeated for all."""
+    shape, strides = layout.shape, layout.strides
     if shape[-1] == 1 != sk:
         shape, strides = (*shape[:-1], sk), (*strides[:-1], 0)
     return Layout(shape, strides, layout.dtype)
@@ -154,9 +159,11 @@ def _collect(
         if array is None:
             continue
         arrays.add(name, array)
-        if name in ("bias", "keep"):
+        if name in ("bias", "keep", "spans"):
             view = arrays.views[name]
-            arrays.views[name] = view._replace(layout=_four(name, view.layout, sk))
+            layout = _four(name, view.layout)
+            layout = layout if name == "spans" else _for_all_keys(layout, sk)
+            arrays.views[name] = view._replace(layout=layout)
     return arrays
 
 
@@ -261,6 +268,10 @@ def attention(
         bias: added to the scores, not scaled; [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], with fewer
             dimensions too; f32, f16 or bf16.
         keep: bool or uint8, as bias; False hides a key.
+        spans: int32 [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], contiguous, fewer dimensions
+            too: begin and end of the rows that see a key, one interval or two; it hides the key
+            from other rows. Entry b reads entry b / (B / spans' own). ``tandem_attention.masks``
+            makes them.
         dist_bias: f32 [Hq, W], added at distance t for 0 <= t < W.
         slope: f32 [Hq], ALiBi's slopes, for the distance |t|.
         tau: f32 [Hq], with ``normalizer="elastic"`` alone.

@@ -32,6 +32,9 @@ class Problem:
     keep_batch: int
     keep_heads: int
     keep_rows: int
+    spans: int
+    spans_batch: int
+    spans_heads: int
     lengths_q: int
     lengths_kv: int
     total_q: int

@@ -60,6 +60,7 @@ class OptionalArrays(TypedDict, total=False):
 
     bias: Any
     keep: Any
+    spans: Any
     dist_bias: Any
     slope: Any
     tau: Any

@@ -29,7 +29,8 @@ GRADIENTS = {
 
 #: What a forward reads.
 INPUTS = (
-    "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
+    "q", "k", "v", "bias", "keep", "spans", "dist_bias", "slope", "tau", "sink", "lengths_q",
+    "lengths_kv",
 )  # fmt: skip
 
 #: The order of a call's buffers, that of tandem_args. It has the workspace.
@@ -97,6 +98,30 @@ def _broadcast(name: str, layout: Layout, b: int, heads: Sequence[int], sq: int,
             f"{name} of shape {list(layout.shape)} does not broadcast to"
             f" [{b}, {heads[0]}, {sq}, {sk}]"
         )
+
+
+def _set_spans(p: _core.Problem, spans: Layout, sizes: Sizes) -> None:
+    _vector("spans", spans, spans.shape, "int32")
+    if len(spans.shape) != 4:
+        raise InvalidArgumentError(f"spans has {len(spans.shape)} dimensions, not 4")
+    batch, heads, keys, numbers = spans.shape
+    if numbers not in (2, 4):
+        raise InvalidArgumentError(
+            f"spans of shape {list(spans.shape)} has {numbers} numbers a key; there are 2 for one"
+            f" interval of rows, begin and end, and 4 for two"
+        )
+    _same("spans", "keys", keys, sizes.seq_kv, "k")
+    if heads not in (1, sizes.heads_q, sizes.heads_kv):
+        raise InvalidArgumentError(
+            f"spans of shape {list(spans.shape)} has {heads} heads; it may have 1,"
+            f" {sizes.heads_kv} or {sizes.heads_q}"
+        )
+    if batch != 1 and (batch < 1 or sizes.batch % batch) and batch != sizes.batch:
+        raise InvalidArgumentError(
+            f"spans of shape {list(spans.shape)} has {batch} batch entries, which do not divide"
+            f" the {sizes.batch} of q"
+        )
+    p.spans, p.spans_batch, p.spans_heads = numbers // 2, batch, heads
 
 
 class Sizes(NamedTuple):
@@ -226,6 +251,8 @@ def make_problem(
         _broadcast("keep", keep, sizes.batch, both, sizes.seq_q, sizes.seq_kv)
         p.keep_batch, p.keep_heads, p.keep_rows = keep.shape[:3]
         p.set_tensor("keep", BOOL8, list(keep.strides))
+    if "spans" in layouts:
+        _set_spans(p, layouts["spans"], sizes)
     if "dist_bias" in layouts:
         dist = layouts["dist_bias"]
         if len(dist.shape) != 2 or dist.shape[1] < 1:

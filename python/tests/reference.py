@@ -30,6 +30,7 @@ def attention(
     *,
     bias: Array | None = None,
     keep: Array | None = None,
+    spans: Array | None = None,
     dist_bias: Array | None = None,
     slope: Array | None = None,
     tau: Array | None = None,
@@ -61,6 +62,9 @@ def attention(
             x = x.repeat(group, 1)
         return np.broadcast_to(x, full)
 
+    spans = (
+        None if spans is None else np.asarray(spans).reshape((1,) * (4 - spans.ndim) + spans.shape)
+    )
     bias = None if bias is None else whole(np.asarray(bias, np.float64))
     keep = None if keep is None else whole(keep)
     for b in range(batch):
@@ -79,6 +83,10 @@ def attention(
                 if window[1] >= 0:
                     seen &= -t <= window[1]
                 count = seen.sum()
+                if spans is not None:
+                    entry = spans[b // (batch // spans.shape[0])]
+                    of = entry[h // (heads // spans.shape[1]), :n_k]
+                    seen &= ((of[:, 0::2] <= i) & (i < of[:, 1::2])).any(1)
                 if keep is not None:
                     seen &= keep[b, h, i, :n_k].astype(bool)
                 s = k[b, h // group, :n_k] @ q[b, h, i] * scale

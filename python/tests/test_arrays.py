@@ -25,6 +25,11 @@ def problem(heads: int = 4, kv: int = 2, rows: int = 9, keys: int = 11) -> tuple
     return normal(2, heads, rows, 8), normal(2, kv, keys, 8), normal(2, kv, keys, 6)
 
 
+def some_spans(*shape: int) -> Any:
+    """Any numbers around the 9 rows: empty intervals and such that reach beyond, too."""
+    return RNG.integers(-2, 12, shape).astype(np.int32)
+
+
 # Options by name, with the arrays that each one reads.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -40,6 +45,21 @@ CASES: dict[str, dict[str, Any]] = {
     "bias of a batch entry": {"bias": normal(2, 1, 1, 1)},
     "mask": {"keep": RNG.random((2, 1, 9, 11)) < 0.5},
     "mask of two dimensions": {"keep": RNG.random((9, 11)) < 0.5},
+    "spans": {"spans": some_spans(2, 1, 11, 2)},
+    "two spans of the kv heads": {"spans": some_spans(1, 2, 11, 4), "sink": normal(4)},
+    "spans of each head, causal": {"spans": some_spans(2, 4, 11, 4), "causal": "bottom_right"},
+    "spans of two dimensions, and a mask": {
+        "spans": some_spans(11, 4),
+        "keep": RNG.random((9, 11)) < 0.7,
+        "softcap": 1.5,
+    },
+    "spans, a bias and lengths": {
+        "spans": some_spans(1, 4, 11, 2),
+        "bias": normal(1, 4, 9, 11),
+        "window": (6, 3),
+        "lengths_q": np.array([9, 4], np.int32),
+        "lengths_kv": np.array([5, 11], np.int32),
+    },
     "distance": {"dist_bias": normal(4, 5), "causal": True},
     "alibi": {"slope": np.abs(normal(4))},
     "sink": {"sink": normal(4)},
@@ -265,6 +285,15 @@ def test_refusals(device: str) -> None:
     fails(bad, "heads_q", q[:, :3], k, v)
     fails(bad, "does not broadcast", q, k, v, bias=normal(3, 11))
     fails(bad, "keep is float32", q, k, v, keep=normal(9, 11))
+    spans = some_spans(2, 2, 11, 2)
+    fails(bad, r"spans is int64 \[2, 2, 11, 2\], not int32", q, k, v, spans=spans.astype(int))
+    fails(bad, "spans is not contiguous", q, k, v, spans=spans[:, ::-1])
+    fails(bad, "spans is not contiguous", q, k, v, spans=np.broadcast_to(spans[:1], spans.shape))
+    fails(bad, "has 3 numbers a key; there are 2 for", q, k, v, spans=some_spans(1, 1, 11, 3))
+    fails(bad, "spans has keys 9 where k has 11", q, k, v, spans=some_spans(1, 1, 9, 2))
+    fails(bad, "has 3 heads; it may have 1, 2 or 4", q, k, v, spans=some_spans(1, 3, 11, 2))
+    fails(bad, "3 batch entries, which do not divide", q, k, v, spans=some_spans(3, 1, 11, 2))
+    fails(bad, "spans has 5 dimensions", q, k, v, spans=some_spans(1, 1, 1, 11, 2))
     fails(bad, "at most 4", q, k, v, bias=normal(1, 1, 1, 9, 11))
     fails(bad, r"sink is float32 \[3\]", q, k, v, sink=normal(3))
     fails(bad, "sink is float64", q, k, v, sink=np.ones(4))

@@ -22,6 +22,7 @@ CASES = {
     "swin": (40, 1e-5, 0.6),
     "triangle": (30, 1e-5, 0.5),
     "lazy_lm": (20, 1e-5, 0.8),
+    "grpo_tree": (40, 1e-5, 0.75),
 }
 
 
@@ -48,6 +49,38 @@ def test_curves(name: str, example: Callable[[str], Any], tmp_path: Path) -> Non
         rows = list(csv.reader(lines))
     assert rows[0] == ["step", *curves]
     assert [float(row[1]) for row in rows[1:]] == tandem
+
+
+def test_a_tree_has_the_gradients_of_its_sequences(example: Callable[[str], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    module = example("grpo_tree")
+    with torch.device("cpu"):
+        for seed in (1, 2, 3):
+            loss, gradient = module.compare(DEVICE, seed)
+            assert loss < 1e-5
+            assert gradient < 1e-5
+
+
+def test_a_response_sees_no_other_one(example: Callable[[str], Any]) -> None:
+    """What is compared would not differ if the mask hid too much or if all were one response."""
+    torch = pytest.importorskip("torch")
+    module = example("grpo_tree")
+    with torch.device("cpu"):
+        torch.manual_seed(1)
+        policy, groups = module.Policy().to(DEVICE), module.draw(DEVICE)
+        rows = module.as_trees(groups)
+        right = policy(rows)
+        groups[0].responses[2] = (groups[0].responses[2] + 1) % module.SYMBOLS
+        other = policy(module.as_trees(groups))
+        own = [n for g in range(module.GROUPS) for n, r in enumerate(groups[g].responses)
+               for _ in r]  # fmt: skip
+        first = len(torch.cat(groups[0].responses))
+        moved = (right != other).nonzero().flatten().tolist()
+        assert moved
+        assert {own[n] for n in moved if n < first} == {2}
+        assert all(n < first for n in moved)
+        rows.spans = None
+        assert not torch.allclose(policy(rows), other, atol=1e-3)
 
 
 def test_difference_sees_one_step(example: Callable[[str], Any]) -> None:

@@ -12,6 +12,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
+from tandem_attention import masks  # noqa: E402
 
 if not hasattr(ta._core, "jax_handlers"):
     pytest.skip("this build has no JAX", allow_module_level=True)
@@ -27,7 +28,13 @@ def normal(*shape: int) -> Any:
 
 
 def math_attention(
-    q: Any, k: Any, v: Any, bias: Any = None, sink: Any = None, causal: bool = False
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any = None,
+    sink: Any = None,
+    causal: bool = False,
+    keep: Any = True,
 ) -> Any:
     group = q.shape[1] // k.shape[1]
     k, v = jnp.repeat(k, group, 1), jnp.repeat(v, group, 1)
@@ -36,6 +43,7 @@ def math_attention(
         s = s + bias
     if causal:
         s = jnp.where(jnp.tril(jnp.ones(s.shape[2:], bool)), s, -jnp.inf)
+    s = jnp.where(keep, s, -jnp.inf)
     if sink is not None:
         column = jnp.broadcast_to(sink[None, :, None, None], (*s.shape[:3], 1))
         s = jnp.concatenate([s, column], -1)
@@ -82,6 +90,65 @@ def test_vmap() -> None:
     np.testing.assert_allclose(
         jax.vmap(gradient)(q), jnp.stack([gradient(x) for x in q]), atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "numbers"), [(1, 1, 2), (2, 2, 4), (4, 4, 2), (2, 1, 4), (1, 4, 4)]
+)
+def test_spans(batch: int, heads: int, numbers: int) -> None:
+    q, k, v = normal(4, 4, 9, 8), normal(4, 2, 11, 8), normal(4, 2, 11, 6)
+    bias, sink = normal(1, 4, 9, 11), normal(4)
+    spans = np.random.default_rng(batch + heads).integers(-2, 12, (batch, heads, 11, numbers))
+    keep = masks.to_mask(spans, 9).repeat(4 // batch, 0).repeat(4 // heads, 1)
+    inputs = {"q": q, "k": k, "v": v, "bias": bias, "sink": sink}
+
+    def loss(function: Any) -> Any:
+        return lambda x: jnp.sin(function(x)).sum()
+
+    def given(x: Any) -> Any:
+        return attention(**x, spans=jnp.asarray(spans), causal=True)
+
+    def want(x: Any) -> Any:
+        return math_attention(**x, keep=keep, causal=True)
+
+    np.testing.assert_allclose(given(inputs), want(inputs), atol=2e-6)
+    got, right = jax.jit(jax.grad(loss(given)))(inputs), jax.grad(loss(want))(inputs)
+    for n in inputs:
+        np.testing.assert_allclose(got[n], right[n], atol=5e-6, err_msg=n)
+    # Spans as an argument of a program, and spans that are mapped.
+    run = jax.jit(lambda s: attention(q, k, v, spans=s, causal=True))
+    o = attention(q, k, v, spans=jnp.asarray(spans), causal=True)
+    np.testing.assert_allclose(run(jnp.asarray(spans, jnp.int32)), o, atol=1e-6)
+    many = jnp.stack([jnp.asarray(spans), jnp.asarray(spans) + 1])
+    np.testing.assert_allclose(jax.vmap(run)(many), jnp.stack([run(s) for s in many]), atol=1e-6)
+    # The arrays API, whose gradients are a call. A sink, as math_attention() knows no empty rows.
+    more = {"spans": jnp.asarray(spans, jnp.int32), "sink": sink}
+    o, lse = ta.attention(q, k, v, **more, return_lse=True)
+    made = ta.attention_backward(jnp.cos(o), q, k, v, o, lse, **more)
+    right = jax.grad(loss(lambda x: math_attention(*x, sink=sink, keep=keep)))((q, k, v))
+    for a, b in zip(made[:3], right, strict=True):
+        np.testing.assert_allclose(a, b, atol=5e-6)
+
+
+def test_spans_of_other_types() -> None:
+    q = normal(2, 2, 5, 8)
+    spans = np.array([[0, 5], [1, 3], [2, 4], [0, 0], [4, 5]])
+    want = attention(q, q, q, spans=spans)
+    for kind in (np.int8, np.uint16, np.uint32, np.int64, np.uint64):
+        assert jnp.array_equal(attention(q, q, q, spans=spans.astype(kind)), want)
+    assert jnp.array_equal(attention(q, q, q, spans=spans.tolist()), want)
+    # Numbers beyond int32 are not cut.
+    for far in (np.int64(2**40), np.uint32(2**32 - 1), np.uint64(2**64 - 1)):
+        to_the_end = np.stack([np.arange(5).astype(far.dtype), np.full(5, far)], 1)
+        causal = attention(q, q, q, causal=True)
+        np.testing.assert_allclose(attention(q, q, q, spans=to_the_end), causal, atol=1e-6)
+    for wrong in (spans.astype(np.float32), spans > 1):
+        with pytest.raises(ta.InvalidArgumentError, match=r"spans is .*, not of a type of whole"):
+            attention(q, q, q, spans=wrong)
+    with pytest.raises(ta.InvalidArgumentError, match="has 3 batch entries, which do not divide"):
+        jax.jit(lambda s: attention(q, q, q, spans=s))(jnp.zeros((3, 1, 5, 2), jnp.int32))
+    with pytest.raises(ta.InvalidArgumentError, match="spans has 5 dimensions; at most 4"):
+        attention(q, q, q, spans=spans[None, None, None])
 
 
 def test_types_lengths_and_lse() -> None:

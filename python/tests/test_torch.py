@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import tandem_attention as ta  # noqa: E402
 from tandem_attention._options import Options  # noqa: E402
 from tandem_attention.torch import _ops, attention  # noqa: E402
+from tandem_attention.torch._kernels import Inputs  # noqa: E402
 
 DEVICE = os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu")
 GRADIENTS = ("q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink")
@@ -161,10 +162,10 @@ def test_export() -> None:
     close([program.module()(q, k, v)], [attention(q, k, v, causal=True)], 1e-7)
 
 
-@pytest.mark.parametrize("kind", ["plain", "bias", "dropout", "elastic"])
+@pytest.mark.parametrize("kind", ["plain", "bias", "dropout", "elastic", "spans"])
 def test_opcheck(kind: str) -> None:
     q, k, v = (normal(2, 2, 5, 8).requires_grad_() for _ in range(3))
-    bias = tau = rng = None
+    bias = tau = rng = spans = None
     options = Options()
     if kind == "bias":
         bias = normal(1, 2, 5, 5).requires_grad_()
@@ -172,7 +173,10 @@ def test_opcheck(kind: str) -> None:
         options, rng = Options(dropout=0.5), torch.tensor([3, 4])
     elif kind == "elastic":
         options, tau = Options(normalizer=1), normal(2).requires_grad_()
-    inputs = (q, k, v, bias, None, None, None, tau, None, None, None)
+    elif kind == "spans":
+        spans = torch.tensor([[0, 5], [1, 3], [2, 5], [0, 0], [4, 9]], dtype=torch.int32)
+        spans = spans.to(DEVICE)[None, None]
+    inputs = Inputs(q, k, v, bias, spans=spans, tau=tau)
     torch.library.opcheck(_ops.attention, (*inputs, rng, *options))
     o, lse = (t.detach() for t in _ops.attention(*inputs, rng, *options))
     plain = [t.detach() if isinstance(t, Tensor) else t for t in inputs]

@@ -63,6 +63,9 @@ ta.plan("fwd f32 b1 hq1 hk1 sq1 sk1 d8", device="cpu").path
 ta.explain(x, x, x, softcap=2.0)
 ta.torch.attention(t, t, t, bias=t, causal="bottom_right", align="bottom_right", window=(None, 3))
 ta.torch.attention(t, t, t, normalizer="elastic", tau=t, deterministic=None)
+ta.torch.attention(t, t, t, spans=torch.from_numpy(ta.masks.tree([-1, 0], [3, 4])))
+ta.attention(x, x, x, spans=ta.masks.documents([1], causal=False), keep=x)
+ta.masks.windows((4, None), [2, 3]).shape
 ta.jax.attention(j, j, j, slope=j, max_seq_q=3, allow_tf32=True)
 """
 #: Calls that mypy refuses, with a part of what it says.
@@ -90,6 +93,9 @@ WRONG = {
     "ta.jax.attention(j, j, j, casual=True)": 'Unexpected keyword argument "casual"',
     "ta.jax.attention(j, j, j, dropout=0.1)": 'Unexpected keyword argument "dropout"',
     "ta.jax.attention(j, j, j, seed=1)": 'Unexpected keyword argument "seed"',
+    "ta.torch.attention(t, t, t, spans=ta.masks.documents([1]))": 'Argument "spans"',
+    "ta.masks.windows(4, [2])": 'Argument 1 to "windows"',
+    "ta.masks.documents([1], casual=True)": 'Unexpected keyword argument "casual"',
     "mine['causal'] = 'lower'": "has incompatible type",
     "mine['caus'] = True": 'no key "caus"',
 }

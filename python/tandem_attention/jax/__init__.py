@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import _core
 from .._devices import get_device
@@ -121,6 +122,7 @@ def attention(
     *,
     bias: Any = None,
     keep: Any = None,
+    spans: Any = None,
     dist_bias: Any = None,
     slope: Any = None,
     tau: Any = None,
@@ -139,6 +141,8 @@ def attention(
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
         bias, keep: [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too.
+        spans: [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], fewer dimensions too: the rows that
+            see a key, as in tandem_attention.attention().
         dist_bias: [Hq, W].
         slope, tau, sink: [Hq].
         lengths_q, lengths_kv: [B], rows of each batch entry that are there.
@@ -156,8 +160,8 @@ def attention(
             has no kernel for the problem says so when the program runs, as an error of JAX.
     """
     opts, inputs = _prepare(
-        {"q": q, "k": k, "v": v, "bias": bias, "keep": keep, "dist_bias": dist_bias,
-         "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q,
+        {"q": q, "k": k, "v": v, "bias": bias, "keep": keep, "spans": spans,
+         "dist_bias": dist_bias, "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q,
          "lengths_kv": lengths_kv, "offsets_q": offsets_q, "offsets_kv": offsets_kv},
         {**options},
     )  # fmt: skip
@@ -214,6 +218,21 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         x = x.reshape((1,) * (4 - x.ndim) + x.shape)
         return jnp.broadcast_to(x, (*x.shape[:3], keys)) if x.shape[3] == 1 else x
 
+    def spans() -> Any:
+        """As int32. Numbers beyond that are beyond every sequence, as its largest ones are."""
+        x = given.get("spans")
+        if x is None:
+            return None
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            refuse_no_whole_numbers("spans", jnp.dtype(x.dtype).name)
+        if x.dtype.itemsize >= 4 and x.dtype != jnp.int32:
+            unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+            x = x.clip(None if unsigned else -(2**31), 2**31 - 1)
+        if x.ndim > 4:
+            raise InvalidArgumentError(f"spans has {x.ndim} dimensions; at most 4 are possible")
+        return jnp.asarray(x, jnp.int32).reshape((1,) * (4 - x.ndim) + x.shape)
+
     def cast(x: Any, dtype: Any) -> Any:
         return None if x is None else jnp.asarray(x, dtype)
 
@@ -229,6 +248,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     every = {
         **{n: given[n] for n in ("q", "k", "v")},
         **{n: four(n) for n in ("bias", "keep")},
+        "spans": spans(),
         **{n: cast(given.get(n), jnp.float32) for n in ("dist_bias", "slope", "tau", "sink")},
         "lengths_q": whole("q"),
         "lengths_kv": whole("kv"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import (
     Diagonal,
     Normalizer,
@@ -192,6 +192,21 @@ def _integers(name: str, t: Tensor | None) -> Tensor | None:
     return t.to(torch.int32).contiguous()
 
 
+def _spans(t: Tensor | None) -> Tensor | None:
+    """As int32. Numbers beyond that are beyond every sequence, as the largest ones of int32 are."""
+    if t is None or not isinstance(t, Tensor):
+        return t
+    _kernels.check_whole_numbers("spans", t)
+    if t.dtype == torch.uint64:
+        raise UnsupportedError("spans is uint64; it may be int32 or int64")
+    if t.dtype in (torch.int64, torch.uint32):
+        t = t.to(torch.int64).clamp(-(2**31), 2**31 - 1)
+    if t.dim() > 4:
+        raise InvalidArgumentError(f"spans has {t.dim()} dimensions; at most 4 are possible")
+    t = t.to(torch.int32).contiguous()
+    return t.reshape((1,) * (4 - t.dim()) + tuple(t.shape))
+
+
 def _number(name: str, value: Any) -> float:
     """A number of the options, which may be a tensor of one element without a gradient."""
     _ops.refuse_tangents(((name, value),))
@@ -216,6 +231,7 @@ def attention(
     *,
     bias: Tensor | None = None,
     keep: Tensor | None = None,
+    spans: Tensor | None = None,
     dist_bias: Tensor | None = None,
     slope: Tensor | None = None,
     tau: Tensor | None = None,
@@ -251,6 +267,9 @@ def attention(
             to the scores unscaled. Differentiable. Give it unexpanded: its gradient is then summed
             inside the kernel.
         keep: bool, as bias; False hides a key.
+        spans: [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], fewer dimensions too, whole numbers:
+            begin and end of the rows that see a key, one interval or two; it hides the key from
+            other rows. Entry b reads entry b / (B / spans' own). tandem_attention.masks makes them.
         dist_bias: [Hq, W], added at distance t = i + off - j, 0 <= t < W. Differentiable.
         slope: [Hq], ALiBi slopes. Differentiable.
         tau: [Hq], of elastic softmax. Differentiable.
@@ -319,7 +338,8 @@ def attention(
         bias = None if bias is None else _four(bias, "bias", keys)
         keep = None if keep is None else _four(keep, "keep", keys)
     inputs = Inputs(
-        q, k, v, bias, keep, _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
+        q, k, v, bias, keep, _spans(spans),
+        _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
         _integers("lengths_q", lengths_q) if offsets_q is None
         else _integers("offsets_q", offsets_q),
         _integers("lengths_kv", lengths_kv) if offsets_kv is None

@@ -38,6 +38,7 @@ class Inputs(NamedTuple):
     v: Tensor
     bias: Tensor | None = None
     keep: Tensor | None = None
+    spans: Tensor | None = None
     dist_bias: Tensor | None = None
     slope: Tensor | None = None
     tau: Tensor | None = None
@@ -55,9 +56,9 @@ _sources = operator.itemgetter(*PLACES)
 
 def has_optional(inputs: Inputs) -> bool:
     """Whether there is more than q, k and v. Written out: each call asks."""
-    _, _, _, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    _, _, _, bias, keep, spans, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
     return not (
-        bias is None and keep is None and dist_bias is None and slope is None
+        bias is None and keep is None and spans is None and dist_bias is None and slope is None
         and tau is None and sink is None and lengths_q is None and lengths_kv is None
     )  # fmt: skip
 

@@ -175,7 +175,7 @@ attention.register_autograd(_backward, setup_context=setup_context)
 # other.
 
 _SHARED = ("dist_bias", "slope", "tau", "sink")
-_DENSE = ("lengths_q", "lengths_kv", "lse")  # have no strides of their own in the C API
+_DENSE = ("spans", "lengths_q", "lengths_kv", "lse")  # have no strides of their own in the C API
 
 
 def _folds(names: tuple[str, ...], dims: tuple[int | None, ...], options: Options) -> bool:
@@ -190,12 +190,12 @@ def _fold(name: str, t: Tensor | None, dim: int | None, count: int, batch: int) 
     if t is None or name in _SHARED:
         return t
     if dim is None:
-        if t.shape[0] == 1 and name in ("bias", "keep"):
+        if t.shape[0] == 1 and name in ("bias", "keep", "spans"):
             return t
         t = t.unsqueeze(0).expand(count, *t.shape)
     else:
         t = t.movedim(dim, 0)
-    if t.shape[1] == 1 and batch != 1:
+    if t.shape[1] == 1 and batch != 1 and name != "spans":  # which may have fewer entries than B
         t = t.expand(count, batch, *t.shape[2:])
     t = t.flatten(0, 1)
     return t.contiguous() if name in _DENSE else t
