@@ -92,8 +92,8 @@ TANDEM_DEVICE bool is_spanned(const Extra& e, int index, int i, int j) {
 template <bool KEYS>
 TANDEM_DEVICE const uint2* map_plane(const ExtraBlock& x, uint64_t map, int64_t head) {
   const int q = x.map_q_blocks, kv = x.map_kv_blocks;
-  const int64_t first = int64_t(q) * ((kv + 31) / 32), second = int64_t(kv) * ((q + 31) / 32);
-  return reinterpret_cast<const uint2*>(map) + head * (first + second) + (KEYS ? first : 0);
+  return reinterpret_cast<const uint2*>(map) + head * tandem_map_size(q, kv) +
+         (KEYS ? tandem_map_plane(q, kv) : 0);
 }
 // Whether the mask map says that the mask may show some of rows x cols pairs from (i0, j0) on. j0
 // may be any number.

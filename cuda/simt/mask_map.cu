@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kLineGroup) mask_map(const __grid_constant__ M
   const int q_blocks = tandem_map_blocks(u.seq_q), kv_blocks = tandem_map_blocks(u.seq_kv),
             q_words = tandem_map_words(u.seq_q), kv_words = tandem_map_words(u.seq_kv),
             blocks = tandem_min(kBlocks, kv_blocks - block0);
-  uint2* rows = reinterpret_cast<uint2*>(params.push.mask_map) +
-                head * (int64_t(q_blocks) * kv_words + int64_t(kv_blocks) * q_words);
-  uint2* columns = rows + int64_t(q_blocks) * kv_words;
+  uint2* rows =
+      reinterpret_cast<uint2*>(params.push.mask_map) + head * tandem_map_size(q_blocks, kv_blocks);
+  uint2* columns = rows + tandem_map_plane(q_blocks, kv_blocks);
   // Whether block n of the keys shows some, and all, of the rows of block q, as a bit of two words.
   const auto put = [&](uint2* to, int n, int q, int bit) {
     const int row0 = q * TANDEM_MAP_BLOCK, end = tandem_min(row0 + TANDEM_MAP_BLOCK, u.seq_q);

@@ -99,8 +99,8 @@ TANDEM_DEVICE const uint* packed_keep(const Features& f, const ExtraBlock& x,
          head / x.keep_group * x.keep.h;
 }
 TANDEM_DEVICE const unsigned char* packed_keep_blocks(const ExtraBlock& x, const uint* head) {
-  return reinterpret_cast<const unsigned char*>(head + int64_t(x.map_q_blocks) * TANDEM_MAP_BLOCK *
-                                                           x.keep.s);
+  return reinterpret_cast<const unsigned char*>(
+      head + tandem_packed_bits(x.map_q_blocks, x.map_kv_blocks));
 }
 
 // Which tiles of a work tile the masks leave something of, by a warp: the mask map of spans, and

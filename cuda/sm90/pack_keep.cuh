@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kLineGroup)
   const char* from = reinterpret_cast<const char*>(params.push.keep) +
                      int64_t(head / uint(u.heads)) * s.b + int64_t(head % uint(u.heads)) * s.h +
                      key0 * s.d;
-  const int64_t words = int64_t(q_blocks) * TANDEM_MAP_BLOCK * pitch;
+  const int64_t words = tandem_packed_bits(q_blocks, kv_blocks);
   uint* to = reinterpret_cast<uint*>(params.push.packed_keep) +
-             head * (words + (int64_t(q_blocks) * kv_blocks + 15) / 16 * 4);
+             head * tandem_packed_size(q_blocks, kv_blocks);
   const bool wide = s.d == 1 && keys >= kKeysOfLane && s.s % 16 == 0 &&
                     reinterpret_cast<uint64_t>(from) % 16 == 0;
   const uint existing = keys >= kKeysOfLane ? 0xffffu : (1u << max(keys, 0)) - 1;

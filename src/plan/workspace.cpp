@@ -19,9 +19,8 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
     x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};
   }
   if (plan->find(Stem::mask_map)) {
-    const int q = int(p.seq_q), kv = int(p.seq_kv);
-    const int64_t words = int64_t(tandem_map_blocks(q)) * tandem_map_words(kv) +
-                          int64_t(tandem_map_blocks(kv)) * tandem_map_words(q);
+    const int64_t words =
+        tandem_map_size(tandem_map_blocks(int(p.seq_q)), tandem_map_blocks(int(p.seq_kv)));
     x->mask_map = {p.spans.batch * p.spans.heads * words * 2};
   }
   plan->slope_parts = p.seq_q;

@@ -71,4 +71,22 @@ TANDEM_FN bool tandem_all_spanned(TandemSpanBounds x, int row0, int end) {
   return x.all_first <= row0 && x.all_end >= end;
 }
 
+#ifdef __cplusplus
+#include <cstdint>
+// By blocks of query rows and of keys. GLSL has no 64-bit integers: mask_map.comp and
+// shaders/parts/extra.glsl form the first two from pairs of 32 bits.
+// Words of a head's first plane, and of both planes; of two numbers each.
+TANDEM_FN int64_t tandem_map_plane(int q, int kv) { return int64_t(q) * ((kv + 31) / 32); }
+TANDEM_FN int64_t tandem_map_size(int q, int kv) {
+  return tandem_map_plane(q, kv) + tandem_map_plane(kv, q);
+}
+// Words of a head of keep as bits, in front of its blocks; and of both.
+TANDEM_FN int64_t tandem_packed_bits(int q, int kv) {
+  return int64_t(q) * TANDEM_MAP_BLOCK * tandem_packed_pitch(kv);
+}
+TANDEM_FN int64_t tandem_packed_size(int q, int kv) {
+  return tandem_packed_bits(q, kv) + (int64_t(q) * kv + 15) / 16 * 4;
+}
+#endif
+
 #endif

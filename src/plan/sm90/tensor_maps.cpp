@@ -64,9 +64,7 @@ bool packs_keep(const Problem& p) {
 PackedKeep packed_keep(const Problem& p) {
   const int q = tandem_map_blocks(int(p.seq_q)), kv = tandem_map_blocks(int(p.seq_kv));
   const Strides& s = p.keep.strides;
-  return {
-      s.b == 0 ? 1 : p.keep.batch, s.h == 0 ? 1 : p.keep.heads,
-      int64_t(q) * TANDEM_MAP_BLOCK * tandem_packed_pitch(kv) + ceil_div(int64_t(q) * kv, 16) * 4};
+  return {s.b == 0 ? 1 : p.keep.batch, s.h == 0 ? 1 : p.keep.heads, tandem_packed_size(q, kv)};
 }
 
 }  // namespace tandem
