@@ -73,6 +73,18 @@ struct Masked : Varlen {
   // Producer threads of the bitmap, and the warps that release a stage: the producer warp, the dQ
   // warp and eight consumer warps.
   static constexpr int kMaskProducers = 64, kReaders = 10;
+  // The first keys of all heads come before the second ones. Of a tree and of a prefix they are
+  // seen by most rows: started last, those of the last head would end long after all others. In a
+  // deterministic order the number says who waits for whom.
+  static TANDEM_DEVICE uint work_index(const Params& params) {
+    const BwdDkvDqBlock& u = params.block;
+    const uint index = workgroup_index(), heads = u.total / u.tiles;
+    if (params.interleaved_heads || index >= u.total) return index;
+    constexpr uint kHeads = 16;  // side by side, so that L2 holds their rows
+    const uint first = index / (kHeads * u.tiles) * kHeads, width = min(kHeads, heads - first),
+               n = index - first * u.tiles;
+    return (first + n % width) * u.tiles + n / width;
+  }
   template <int TILE>
   static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Masked>& memory) {
     init_load_barrier(memory);
@@ -245,6 +257,19 @@ struct Masked : Varlen {
                                      uint delta, int) {
       const bool cap = SCORES && params.features.SOFTCAP, grad = SCORES && params.slope_parts != 0;
       const bool drops = params.features.DROPOUT != 0;
+      // With tiles of 64 query rows the branch would spill 60 bytes more.
+      if (!SCORES && BR == 128 && !drops) {
+#pragma unroll
+        for (int j = 0; j < BR / 8; ++j) {
+          const float2 l = ld_shared_v2_f32(delta + 32 * j);
+#pragma unroll
+          for (int n = 4 * j; n < 4 * j + 4; n += 2) {
+            y[n / 2] = T::pack(p[n], p[n + 1]);
+            ds[n / 2] = T::pack(p[n] * (dp[n] - l.x), p[n + 1] * (dp[n + 1] - l.y));
+          }
+        }
+        return;
+      }
       const float first = float(distance()), more = drops ? params.extra.drop_scale : 1.f;
       const int bit = thread() % 32 / 4;
       const uint from = dropped() + uint(thread() % 4 * 4);

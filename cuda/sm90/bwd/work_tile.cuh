@@ -43,6 +43,8 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
   return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
 }
 
+TANDEM_DEVICE uint workgroup_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
+
 // What a variant of bwd_dkv_dq or bwd_dkv has, at compile time. Each says what it has; none
 // inherits more.
 struct BwdVariant {
@@ -65,6 +67,11 @@ struct BwdVariant {
   static constexpr bool kFarBefore = false;
   // Workgroups are persistent (persistent.cuh), where all gradients are wanted.
   static constexpr bool kPersistent = false;
+  // The number of the work tile that a workgroup takes.
+  template <typename Params>
+  static TANDEM_DEVICE uint work_index(const Params&) {
+    return workgroup_index();
+  }
 };
 
 // Whether the Q loop runs backwards. With a causal mask all tiles of keys share the last queries,
@@ -123,7 +130,6 @@ TANDEM_DEVICE bool find_work_tile(const Block& u, const BwdShape& shape, int inn
   work->span = tandem_query_tiles(work->band, work->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
   return true;
 }
-TANDEM_DEVICE uint workgroup_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
 
 // How many tiles of keys add to the dQ accumulator of query tile t before this one: all later ones
 // that the queries see.

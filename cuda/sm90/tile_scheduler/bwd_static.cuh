@@ -21,7 +21,8 @@ struct BwdStaticTileScheduler {
     if constexpr (Variant::kHasParts) {
       if (!Variant::find(params, S, workgroup_index(), work)) return false;
     } else if (!find_work_tile(params.block, S, Variant::order(params),
-                               Variant::interleaved_heads(params), workgroup_index(), work)) {
+                               Variant::interleaved_heads(params), Variant::work_index(params),
+                               work)) {
       return false;
     }
     if constexpr (Variant::kIsVarlen) Variant::template refine<TILE>(params, work);
