@@ -42,6 +42,9 @@ Parts parts_of(Role role) {
       return {&Reference::d_v, &Reference::d_v_floor, &Reference::d_v_slack};
     case Role::d_bias:
       return {&Reference::d_bias, &Reference::d_bias_floor, &Reference::d_bias_slack};
+    case Role::d_bias_table:
+      return {&Reference::d_bias_table, &Reference::d_bias_table_floor,
+              &Reference::d_bias_table_slack};
     case Role::d_dist_bias:
       return {&Reference::d_dist_bias, &Reference::d_dist_bias_floor,
               &Reference::d_dist_bias_slack};
@@ -109,10 +112,10 @@ std::vector<double> counts_of(const Problem& p, Role role, const Dims& dims, con
       break;
     case Role::d_dist_bias:
     case Role::d_sink:
-      rows(dims.h, double(p.batch) * double(p.seq_q));
+      rows(dims.b * dims.h, double(p.batch / dims.b) * double(p.seq_q));
       break;
     default:
-      rows(dims.h, double(p.batch) * double(p.seq_q) * double(p.seq_kv));
+      rows(dims.b * dims.h, double(p.batch / dims.b) * double(p.seq_q) * double(p.seq_kv));
   }
   return counts;
 }
@@ -131,6 +134,8 @@ HostTensor& Outputs::tensor(Role role) {
       return d_v;
     case Role::d_bias:
       return d_bias;
+    case Role::d_bias_table:
+      return d_bias_table;
     case Role::d_dist_bias:
       return d_dist_bias;
     case Role::d_slope:
@@ -227,6 +232,11 @@ void Case::make_reference() {
   get(Role::v, &inputs.v);
   get(Role::d_o, &inputs.d_o);
   get(Role::bias, &inputs.bias);
+  get(Role::bias_table, &inputs.bias_table);
+  if (is_input(problem, Role::bias_index)) {
+    const std::vector<double> index = input(Role::bias_index).dense();
+    inputs.bias_index.assign(index.begin(), index.end());
+  }
   get(Role::dist_bias, &inputs.dist_bias);
   get(Role::slope, &inputs.slope);
   get(Role::tau, &inputs.tau);
@@ -235,6 +245,8 @@ void Case::make_reference() {
     const std::vector<double> keep = input(Role::keep).dense();
     inputs.keep.assign(keep.begin(), keep.end());
   }
+  if (is_input(problem, Role::blocks))
+    inputs.keep = expanded_blocks(problem, input(Role::blocks), input(Role::block_bits));
   if (is_input(problem, Role::spans)) {
     const std::vector<double> spans = input(Role::spans).dense();
     inputs.spans.assign(spans.begin(), spans.end());
@@ -248,8 +260,10 @@ void Case::make_reference() {
                       double(problem.seq_kv) * double(problem.head_dim + problem.head_dim_v);
   const unsigned threads = work < 1e6 ? 1 : usable_threads();
   const double plain = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
-  c.f32_roundings = plain + extra_roundings(checked, plain, largest(inputs.bias),
-                                            largest(inputs.dist_bias), largest(inputs.slope));
+  c.f32_roundings =
+      plain + extra_roundings(checked, plain,
+                              std::max(largest(inputs.bias), largest(inputs.bias_table)),
+                              largest(inputs.dist_bias), largest(inputs.slope));
   c.truth = tandem::reference(checked, inputs, Precision::exact, threads, kScoreError);
   const Reference step = tandem::reference(checked, inputs, Precision::stepwise, threads);
   for (Role role : kOutputs) {

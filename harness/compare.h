@@ -110,7 +110,7 @@ double extra_roundings(const Problem& problem, double plain, double bias, double
 
 // What a device wrote, on the host again. Those that the problem does not ask for are empty.
 struct Outputs {
-  HostTensor o, d_q, d_k, d_v, d_bias, d_dist_bias, d_slope, d_tau, d_sink;
+  HostTensor o, d_q, d_k, d_v, d_bias, d_bias_table, d_dist_bias, d_slope, d_tau, d_sink;
   std::vector<float> lse;  // [B,Hq,Sq]
   // d_q of further runs, where the plan sums it in no fixed order and the bits are others.
   struct Again {
@@ -155,6 +155,9 @@ struct Sequences {
 // The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
 void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
                 HostTensor* tensor);
+// The keep mask that block lists stand for, [batch, heads, Sq, Sk]. bits: {} if they have none.
+std::vector<uint8_t> expanded_blocks(const tandem_problem& problem, const HostTensor& lists,
+                                     const HostTensor& bits);
 // Packed offsets that no caller should give: those at 0 and at total go beyond, and from some entry
 // on they may go down. No two sequences share a row.
 void make_hostile(Random* random, int64_t total, std::vector<int64_t>* offsets);

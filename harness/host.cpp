@@ -65,7 +65,9 @@ float from_bf16(uint16_t bits) {
 }
 
 size_t element_size(uint32_t dtype) {
-  return dtype == TANDEM_F32 || dtype == kInt32 ? 4 : dtype == TANDEM_BOOL8 ? 1 : 2;
+  return dtype == TANDEM_F32 || dtype == kInt32        ? 4
+         : dtype == TANDEM_BOOL8 || dtype == TANDEM_U8 ? 1
+                                                       : 2;
 }
 
 const char* dtype_word(uint32_t dtype) {
@@ -73,6 +75,8 @@ const char* dtype_word(uint32_t dtype) {
          : dtype == TANDEM_F16   ? "f16"
          : dtype == TANDEM_BF16  ? "bf16"
          : dtype == TANDEM_BOOL8 ? "bool8"
+         : dtype == TANDEM_U8    ? "uint8"
+         : dtype == TANDEM_U16   ? "uint16"
                                  : "int32";
 }
 
@@ -87,9 +91,10 @@ double load_element(const void* element, uint32_t dtype) {
     std::memcpy(&v, element, 4);
     return v;
   }
-  if (dtype == TANDEM_BOOL8) return *static_cast<const uint8_t*>(element);
+  if (dtype == TANDEM_BOOL8 || dtype == TANDEM_U8) return *static_cast<const uint8_t*>(element);
   uint16_t bits;
   std::memcpy(&bits, element, 2);
+  if (dtype == TANDEM_U16) return bits;
   return dtype == TANDEM_F16 ? from_f16(bits) : from_bf16(bits);
 }
 
@@ -104,11 +109,13 @@ void store_element(void* element, uint32_t dtype, double value) {
     std::memcpy(element, &v, 4);
     return;
   }
-  if (dtype == TANDEM_BOOL8) {
+  if (dtype == TANDEM_BOOL8 || dtype == TANDEM_U8) {
     *static_cast<uint8_t*>(element) = uint8_t(value);
     return;
   }
-  const uint16_t bits = dtype == TANDEM_F16 ? to_f16(value) : to_bf16(value);
+  const uint16_t bits = dtype == TANDEM_U16   ? uint16_t(value)
+                        : dtype == TANDEM_F16 ? to_f16(value)
+                                              : to_bf16(value);
   std::memcpy(element, &bits, 2);
 }
 
@@ -141,7 +148,21 @@ double Random::hash_normal(uint64_t bits) {
 
 namespace {
 
-enum class Kind { query, key, bias, keep, spans, dist, head, lengths_q, lengths_kv };
+enum class Kind {
+  query,
+  key,
+  bias,
+  keep,
+  spans,
+  blocks,
+  block_bits,
+  table,
+  index,
+  dist,
+  head,
+  lengths_q,
+  lengths_kv
+};
 
 // In the order of Role.
 constexpr struct RoleRow {
@@ -173,7 +194,13 @@ constexpr struct RoleRow {
     {"d_slope", Kind::head, false, TANDEM_GRAD_SLOPE, nullptr, &tandem_args::d_slope},
     {"d_tau", Kind::head, false, TANDEM_GRAD_TAU, nullptr, &tandem_args::d_tau},
     {"d_sink", Kind::head, false, TANDEM_GRAD_SINK, nullptr, &tandem_args::d_sink},
-    {"spans", Kind::spans, false, 0, nullptr, &tandem_args::spans}};
+    {"spans", Kind::spans, false, 0, nullptr, &tandem_args::spans},
+    {"blocks", Kind::blocks, false, 0, nullptr, &tandem_args::blocks},
+    {"block_bits", Kind::block_bits, false, 0, nullptr, &tandem_args::block_bits},
+    {"bias_table", Kind::table, false, 0, nullptr, &tandem_args::bias_table},
+    {"bias_index", Kind::index, false, 0, nullptr, &tandem_args::bias_index},
+    {"d_bias_table", Kind::table, false, TANDEM_GRAD_BIAS_TABLE, nullptr,
+     &tandem_args::d_bias_table}};
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
 
 const RoleRow& row_of(Role role) { return kRows[int(role)]; }
@@ -195,8 +222,12 @@ const tandem_tensor& tensor_of(const tandem_problem& p, Role role) {
 tandem_tensor layout_of(const tandem_problem& p, Role role) {
   if (row_of(role).tensor) return tensor_of(p, role);
   const Dims n = dims_of(p, role);
-  const bool whole = role == Role::spans || role == Role::lengths_q || role == Role::lengths_kv;
-  return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, whole ? kInt32 : uint32_t(TANDEM_F32), 0};
+  const bool whole = role == Role::spans || role == Role::blocks || role == Role::block_bits ||
+                     role == Role::lengths_q || role == Role::lengths_kv;
+  const uint32_t dtype = role == Role::bias_index ? p.bias_index_dtype
+                         : whole                  ? kInt32
+                                                  : uint32_t(TANDEM_F32);
+  return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, dtype, 0};
 }
 
 tandem_buffer& buffer_of(tandem_args& a, Role role) { return a.*row_of(role).buffer; }
@@ -221,10 +252,24 @@ Dims logical_dims(const tandem_problem& p, Role role) {
       return {p.keep_batch, p.keep_heads, p.keep_rows, p.seq_kv};
     case Kind::spans:
       return {p.spans_batch, p.spans_heads, p.seq_kv, 2 * p.spans};
+    case Kind::blocks:
+      return {p.block_batch, p.block_heads, (p.seq_q + p.block_q - 1) / p.block_q,
+              2 + p.block_width};
+    case Kind::block_bits:
+      return {p.block_batch, p.block_heads,
+              (p.seq_q + p.block_q - 1) / p.block_q * p.block_bits * p.block_q, p.block_kv / 32};
+    case Kind::table:
+      return {1, p.heads_q, 1, p.bias_table_size};
+    case Kind::index:
+      return {p.bias_index_batch, 1, p.seq_q, p.seq_kv};
     case Kind::dist:
       return {1, p.heads_q, 1, p.dist_window};
-    case Kind::head:
-      return {1, p.heads_q, 1, 1};
+    case Kind::head: {
+      const int64_t given = role == Role::slope || role == Role::d_slope ? p.slopes_batch
+                            : role == Role::sink || role == Role::d_sink ? p.sinks_batch
+                                                                         : 1;
+      return {std::max<int64_t>(given, 1), p.heads_q, 1, 1};
+    }
     case Kind::lengths_q:
       return {1, 1, 1, p.batch + (p.lengths_q == TANDEM_LENGTHS_PACKED)};
     case Kind::lengths_kv:
@@ -256,6 +301,13 @@ bool is_input(const tandem_problem& p, Role role) {
       return p.keep.dtype != 0;
     case Role::spans:
       return p.spans > 0;
+    case Role::blocks:
+      return p.block_q > 0;
+    case Role::block_bits:
+      return p.block_q > 0 && p.block_bits > 0;
+    case Role::bias_table:
+    case Role::bias_index:
+      return p.bias_table_size > 0;
     case Role::dist_bias:
       return p.dist_window > 0;
     case Role::slope:
@@ -355,6 +407,19 @@ void set_spans(tandem_problem& p, int64_t count, int64_t batch, int64_t heads) {
   p.spans = count;
   p.spans_batch = batch;
   p.spans_heads = heads;
+}
+
+void set_blocks(tandem_problem& p, int64_t rows, int64_t keys, int64_t width, int64_t bits,
+                int64_t batch, int64_t heads) {
+  p.block_q = rows, p.block_kv = keys;
+  p.block_width = width, p.block_bits = bits;
+  p.block_batch = batch, p.block_heads = heads;
+}
+
+void set_table(tandem_problem& p, int64_t size, tandem_dtype index, int64_t batch) {
+  p.bias_table_size = size;
+  p.bias_index_batch = batch;
+  p.bias_index_dtype = uint32_t(index);
 }
 
 void set_keep(tandem_problem& p, int64_t batch, int64_t heads, int64_t rows) {

@@ -24,8 +24,7 @@ float from_bf16(uint16_t bits);
 
 size_t element_size(uint32_t dtype);
 const char* dtype_word(uint32_t dtype);  // "f32", "f16", "bf16"
-// Of lengths in a HostTensor; the library has no such tandem_dtype.
-constexpr uint32_t kInt32 = 100;
+constexpr uint32_t kInt32 = TANDEM_I32;  // of lengths and spans in a HostTensor
 double load_element(const void* element, uint32_t dtype);
 void store_element(void* element, uint32_t dtype, double value);
 double round_to(double value, uint32_t dtype);
@@ -85,19 +84,26 @@ enum class Role {
   d_slope,
   d_tau,
   d_sink,
-  spans  // last, as the numbers of the others are in their inputs' seeds
+  // From here on behind the others, as the numbers of the others are in their inputs' seeds.
+  spans,
+  blocks,
+  block_bits,
+  bias_table,
+  bias_index,
+  d_bias_table
 };
-constexpr int kRoleCount = 22;
+constexpr int kRoleCount = 27;
 // Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
 // All that are inputs of a forward or a backward (o apart), and all that are outputs.
-constexpr Role kInputs[] = {Role::q,    Role::k,         Role::v,         Role::d_o,   Role::bias,
-                            Role::keep, Role::spans,     Role::dist_bias, Role::slope, Role::tau,
-                            Role::sink, Role::lengths_q, Role::lengths_kv};
-constexpr Role kOutputs[] = {Role::o,       Role::d_q,    Role::d_k,
-                             Role::d_v,     Role::d_bias, Role::d_dist_bias,
-                             Role::d_slope, Role::d_tau,  Role::d_sink};
+constexpr Role kInputs[] = {
+    Role::q,     Role::k,          Role::v,          Role::d_o,       Role::bias,      Role::keep,
+    Role::spans, Role::bias_table, Role::bias_index, Role::dist_bias, Role::slope,     Role::tau,
+    Role::sink,  Role::lengths_q,  Role::lengths_kv, Role::blocks,    Role::block_bits};
+constexpr Role kOutputs[] = {Role::o,      Role::d_q,          Role::d_k,         Role::d_v,
+                             Role::d_bias, Role::d_bias_table, Role::d_dist_bias, Role::d_slope,
+                             Role::d_tau,  Role::d_sink};
 const char* role_name(Role role);  // "q", "d_o", ...
 // Of kRoles, bias, keep and d_bias, whose layouts stand in the problem.
 const tandem_tensor& tensor_of(const tandem_problem& problem, Role role);
@@ -110,7 +116,9 @@ struct Dims {
   int64_t count() const { return b * h * s * d; }
 };
 // As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
-// W}, lengths {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}.
+// W}, lengths {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}, block lists
+// {batch, heads, rows of blocks, 2 + width}, their bits {batch, heads, rows of blocks x bits x
+// block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].
 Dims logical_dims(const tandem_problem& problem, Role role);
@@ -138,6 +146,9 @@ tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int6
 void set_bias(tandem_problem& problem, tandem_dtype dtype, int64_t batch, int64_t heads,
               int64_t rows, uint32_t d_bias_dtype = 0);
 void set_keep(tandem_problem& problem, int64_t batch, int64_t heads, int64_t rows);
+void set_blocks(tandem_problem& problem, int64_t rows, int64_t keys, int64_t width, int64_t bits,
+                int64_t batch, int64_t heads);
+void set_table(tandem_problem& problem, int64_t size, tandem_dtype index, int64_t batch);
 void set_spans(tandem_problem& problem, int64_t count, int64_t batch, int64_t heads);
 // Packed: rows of all sequences together; the tensors get the layout that they have without.
 void set_lengths(tandem_problem& problem, tandem_lengths q, tandem_lengths kv, int64_t total_q = 0,

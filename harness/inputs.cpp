@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "case_impl.h"
+#include "problem/block_lists.h"
 
 namespace tandem::harness {
 namespace {
@@ -79,6 +80,84 @@ void fill_spans(const tandem_problem& p, uint64_t seed, HostTensor* t) {
     }
 }
 
+// Block lists of a head of an entry: of each row of blocks any columns, in any order, and listed
+// twice; rows without a block, and with all; counts and columns that lie.
+void fill_blocks(const tandem_problem& p, uint64_t seed, HostTensor* t) {
+  const int64_t columns = (p.seq_kv + p.block_kv - 1) / p.block_kv, width = p.block_width;
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h) {
+      Random r(Random::mix(seed + uint64_t(b * t->dims.h + h)) ^ 0x626c6f636b);
+      const int64_t odd = r.chance(30) ? 10 : 0;
+      for (int64_t i = 0; i < t->dims.s; ++i) {
+        const int64_t most = std::min(width, columns), kind = r.below(4);
+        int64_t partial = r.below(most + 1), full = r.below(most - partial + 1);
+        if (kind == 0) partial = 0;
+        if (kind == 1) full = most - partial;
+        if (r.chance(10)) partial = full = 0;
+        if (r.below(100) < odd) partial = r.pick(std::vector<int64_t>{-1, width + 1, kHighest});
+        if (r.below(100) < odd) full = r.pick(std::vector<int64_t>{-7, width, kHighest, kLowest});
+        t->set(b, h, i, 0, double(partial));
+        t->set(b, h, i, 1, double(full));
+        const int64_t first = columns > 0 ? r.below(columns) : 0;
+        for (int64_t n = 0; n < width; ++n) {
+          int64_t column = columns > 0 ? (first + n) % columns : 0;
+          if (r.chance(10)) column = r.below(columns + 1);
+          if (r.below(100) < odd)
+            column = r.pick(std::vector<int64_t>{-1, columns, kHighest, kLowest, 1 << 24});
+          t->set(b, h, i, 2 + n, double(column));
+        }
+      }
+    }
+}
+
+// Bits of the pairs of partial blocks. A word has some, none or all.
+void fill_block_bits(uint64_t seed, HostTensor* t) {
+  Random r(Random::mix(seed) ^ 0x62697473);
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h)
+      for (int64_t i = 0; i < t->dims.s; ++i)
+        for (int64_t n = 0; n < t->dims.d; ++n) {
+          const int64_t kind = r.below(4);
+          t->set(
+              b, h, i, n,
+              kind == 0 ? 0.
+              : kind == 1
+                  ? -1.
+                  : double(int32_t(uint32_t(Random::mix(seed + uint64_t(i) * 64 + uint64_t(n))))));
+        }
+}
+
+// Indices as models have them and as no model has them: a window's relative positions, all of a row
+// apart; buckets of distances, many of a row alike; any entry for any pair; one entry for all. Some
+// are no entry of the table, far outside where their type allows it.
+void fill_index(const tandem_problem& p, uint64_t seed, HostTensor* t) {
+  const int64_t N = p.bias_table_size;
+  const int64_t most = t->layout.dtype == TANDEM_U8    ? 255
+                       : t->layout.dtype == TANDEM_U16 ? 65535
+                                                       : kHighest;
+  for (int64_t b = 0; b < t->dims.b; ++b) {
+    Random r(Random::mix(seed + uint64_t(b)) ^ 0x7461626c65);
+    const int64_t kind = r.below(4),
+                  odd = r.chance(60) ? r.pick(std::vector<int64_t>{2, 8, 50}) : 0;
+    const int64_t bucket = r.between(1, 9), one = r.below(N);
+    for (int64_t i = 0; i < t->dims.s; ++i)
+      for (int64_t j = 0; j < t->dims.d; ++j) {
+        const int64_t far = i - j + t->dims.d;
+        int64_t n = kind == 0   ? far % N
+                    : kind == 1 ? std::min(std::abs(i - j) / bucket, N - 1)
+                    : kind == 2 ? r.below(N)
+                                : one;
+        if (r.below(100) < odd) {
+          const int64_t what = r.below(4);
+          n = what == 0 ? N : what == 1 ? most : what == 2 ? -1 : N + r.below(9);
+          if (what == 2 && r.chance(50)) n = kLowest;
+          if (n < 0 && most < kHighest) n = most;
+        }
+        t->set(b, 0, i, j, double(std::min(n, most)));
+      }
+  }
+}
+
 // Lengths of B entries within [0, size], in a packed tensor adding up to total.
 void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t) {
   Random r(Random::mix(seed) ^ (kv ? 0x6b76 : 0x71));
@@ -131,12 +210,16 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
   const uint64_t own = Random::mix(seed + 0x9e3779b97f4a7c15u * uint64_t(role));
   Random r(own);
   const auto each_head = [&](auto value) {
-    for (int64_t h = 0; h < t->dims.h; ++h) t->set(0, h, 0, 0, value(h));
+    for (int64_t b = 0; b < t->dims.b; ++b)
+      for (int64_t h = 0; h < t->dims.h; ++h) t->set(b, h, 0, 0, value(h));
   };
   switch (role) {
     case Role::bias:
+    case Role::bias_table:
     case Role::dist_bias:
       return t->fill_normal(own, 1);
+    case Role::bias_index:
+      return fill_index(p, own, t);
     case Role::sink:
       return t->fill_normal(own, 2);
     case Role::slope:  // powers of two, as they are usually set, some a little off
@@ -151,9 +234,31 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
       return fill_keep(own, t);
     case Role::spans:
       return fill_spans(p, own, t);
+    case Role::blocks:
+      return fill_blocks(p, own, t);
+    case Role::block_bits:
+      return fill_block_bits(own, t);
     default:
       return fill_lengths(p, role == Role::lengths_kv, own, t);
   }
+}
+
+std::vector<uint8_t> expanded_blocks(const tandem_problem& problem, const HostTensor& lists,
+                                     const HostTensor& bits) {
+  Problem p;
+  if (!make_problem(&problem, &p).ok()) return {};
+  std::vector<int32_t> numbers;
+  for (double x : lists.dense()) numbers.push_back(int32_t(x));
+  std::vector<uint32_t> words;
+  if (p.blocks.bits > 0)
+    for (double x : bits.dense()) words.push_back(uint32_t(int32_t(x)));
+  const int64_t heads = p.blocks.batch * p.blocks.heads, size = p.seq_q * p.seq_kv;
+  std::vector<uint8_t> keep(size_t(heads * size));
+  for (int64_t n = 0; n < heads && size > 0; ++n)
+    expand_blocks(p, &numbers[size_t(n * p.blocks.numbers(p.seq_q))],
+                  p.blocks.bits > 0 ? &words[size_t(n * p.blocks.words(p.seq_q))] : nullptr,
+                  &keep[size_t(n * size)]);
+  return keep;
 }
 
 DropoutSeed dropout_seed_of(uint64_t seed) {
@@ -177,6 +282,8 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.alibi != 0, "alibi");
   add(p.keep.dtype != 0, "keep");
   add(p.spans != 0, "spans");
+  add(p.block_q != 0, "blocks");
+  add(p.bias_table_size != 0, "bias_table");
   add(p.sink != 0, "sink");
   add(p.dropout > 0, "dropout");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");

@@ -93,6 +93,12 @@ struct MagnitudeRules::Impl {
   void judge_averages(const std::vector<double>& o, CaseResult* result) const;
   void judge_key_sums(const std::vector<double>& d_v, CaseResult* result) const;
   void judge_row_sums(const std::vector<double>& d_bias, CaseResult* result) const;
+  // The entry of the table that a pair reads; -1: none.
+  int64_t table_entry(int64_t b, int64_t i, int64_t j) const {
+    if (!p.table) return -1;
+    const int64_t n = in.bias_index[size_t((p.index_entry(b) * p.seq_q + i) * p.seq_kv + j)];
+    return n < p.table.size ? n : -1;
+  }
   bool weights_sum_to_one() const {
     return p.normalizer != Normalizer::elastic && !p.sink && p.dropout == 0;
   }
@@ -112,6 +118,11 @@ void MagnitudeRules::Impl::read() {
   for (const auto* x : {&in.q, &in.k, &in.v, &in.d_o})
     for (double v : *x) has_denormals |= v != 0 && std::fabs(v) < 0x1p-126;
   get(Role::bias, &in.bias);
+  get(Role::bias_table, &in.bias_table);
+  if (is_input(problem, Role::bias_index)) {
+    const std::vector<double> index = test.input(Role::bias_index).dense();
+    in.bias_index.assign(index.begin(), index.end());
+  }
   get(Role::dist_bias, &in.dist_bias);
   get(Role::slope, &in.slope);
   get(Role::tau, &in.tau);
@@ -120,6 +131,8 @@ void MagnitudeRules::Impl::read() {
     const std::vector<double> keep = test.input(Role::keep).dense();
     in.keep.assign(keep.begin(), keep.end());
   }
+  if (is_input(problem, Role::blocks))
+    in.keep = expanded_blocks(problem, test.input(Role::blocks), test.input(Role::block_bits));
   if (is_input(problem, Role::spans)) {
     const std::vector<double> spans = test.input(Role::spans).dense();
     in.spans.assign(spans.begin(), spans.end());
@@ -132,12 +145,12 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
                                        int64_t q_len, int64_t kv_len) const {
   ScoreTerms row;
   row.has_sink = p.sink;
-  if (p.sink) row.sink = in.sink[size_t(h)];
+  if (p.sink) row.sink = in.sink[size_t(p.head_number(p.sinks_batch, b, h))];
   if (i >= q_len) return row;
   const int64_t D = p.head_dim, hk = h / p.group();
   const double* q = &in.q[size_t(((b * p.heads_q + h) * p.seq_q + i) * D)];
   const auto overlay = [&](const Overlay& x, int64_t j) {
-    const int64_t batch = x.batch == 1 ? 0 : b, head = h / (p.heads_q / x.heads);
+    const int64_t batch = p.entry_of(x, b), head = h / (p.heads_q / x.heads);
     return size_t(((batch * x.heads + head) * x.rows + (x.rows == 1 ? 0 : i)) * p.seq_kv + j);
   };
   for (int64_t j = 0; j < kv_len; ++j) {
@@ -167,8 +180,10 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
     };
     const int64_t t = i + entry.band.off - j;
     if (p.bias) add(in.bias[overlay(p.bias, j)]);
+    if (const int64_t n = table_entry(b, i, j); n >= 0)
+      add(in.bias_table[size_t(h * p.table.size + n)]);
     if (t >= 0 && t < p.dist_window) add(in.dist_bias[size_t(h * p.dist_window + t)]);
-    if (p.alibi) add(-in.slope[size_t(h)] * double(std::abs(t)));
+    if (p.alibi) add(-in.slope[size_t(p.head_number(p.slopes_batch, b, h))] * double(std::abs(t)));
     if (added == -kInfinity) continue;
     row.key.push_back(j);
     row.product.push_back(c);
@@ -345,16 +360,19 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     const int64_t t = i + entry.band.off - key;
     if (p.wants(TANDEM_GRAD_BIAS)) {
       const Overlay& x = p.bias;
-      const int64_t batch = x.batch == 1 ? 0 : b, head = h / (p.heads_q / x.heads);
+      const int64_t batch = p.entry_of(x, b), head = h / (p.heads_q / x.heads);
       at(Role::d_bias)
           .add(((batch * x.heads + head) * x.rows + (x.rows == 1 ? 0 : i)) * p.seq_kv + key, ds, e,
                off);
     }
+    if (const int64_t entry_of = table_entry(b, i, key);
+        p.wants(TANDEM_GRAD_BIAS_TABLE) && entry_of >= 0)
+      at(Role::d_bias_table).add(h * p.table.size + entry_of, ds, e, off);
     if (p.wants(TANDEM_GRAD_DIST_BIAS) && t >= 0 && t < p.dist_window)
       at(Role::d_dist_bias).add(h * p.dist_window + t, ds, e, off);
     if (p.wants(TANDEM_GRAD_SLOPE)) {
       const double far = double(std::abs(t));
-      at(Role::d_slope).add(h, -far * ds, far * e, far * off);
+      at(Role::d_slope).add(p.head_number(p.slopes_batch, b, h), -far * ds, far * e, far * off);
     }
     tau += pass[j] * dp[j];
     tau_size += (pass[j] > 0 || flips[j] > 0 ? 1 : 0) * size[j];
@@ -368,7 +386,9 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     const double top = w.p_sink + w.p_sink_error;
     // Below the normal numbers of f32 it may count as 0, as the other weights may.
     const double off = w.p_sink_error + std::min(top, 0x1p-126) + top * w.common;
-    at(Role::d_sink).add(h, -w.p_sink * delta, top * bound, off * std::fabs(delta) + top * moves);
+    at(Role::d_sink)
+        .add(p.head_number(p.sinks_batch, b, h), -w.p_sink * delta, top * bound,
+             off * std::fabs(delta) + top * moves);
   }
   if (p.wants(TANDEM_GRAD_V) && weights_sum_to_one())
     for (int64_t c = 0; c < Dv; ++c) {

@@ -120,6 +120,10 @@ void fill_bias(const Magnitudes& m, Case& test) {
   const uint64_t seed = Random::mix(test.seed() ^ 0x6d61736b);
   constexpr double hide = -std::numeric_limits<double>::infinity();
   if (!is_input(p, Role::bias)) {
+    if (is_input(p, Role::bias_table))  // some entries have it
+      each(test.input(Role::bias_table), [&](int64_t, int64_t h, int64_t, int64_t n) {
+        return draw(seed, h, n, 1) % 3 == 0 ? m.bias_value : normal(seed, 1, h, 0, n);
+      });
     if (is_input(p, Role::dist_bias))  // some distances have it
       each(test.input(Role::dist_bias), [&](int64_t, int64_t h, int64_t, int64_t t) {
         return draw(seed, h, t) % 3 == 0 ? m.bias_value : normal(seed, 0, h, 0, t);
@@ -268,7 +272,8 @@ Magnitudes random_magnitudes(uint64_t seed, const tandem_problem& p, int percent
   Random r(Random::mix(seed) ^ 0x6d61676e69);
   Magnitudes m;
   if (!r.chance(percent)) return m;
-  const bool biased = (p.bias.dtype != 0 || p.dist_window > 0) && r.chance(75);
+  const bool biased =
+      (p.bias.dtype != 0 || p.bias_table_size > 0 || p.dist_window > 0) && r.chance(75);
   if (!biased || r.chance(40)) {
     m.scores = r.pick(scores);
     m.score = r.pick(sizes);

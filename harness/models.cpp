@@ -57,6 +57,63 @@ bool model_keep(const Dims& keep, int64_t b, int64_t i, int64_t j) {
   return b % 4 != 3 || (7 * i >= 4 * keep.s) == (7 * j >= 4 * keep.d);
 }
 
+// Block lists with bits: those of the tree of model_span(). Without: as many blocks of each row as
+// the list has room for, spread over the keys.
+static void fill_model_blocks(const tandem_problem& p, Role role, HostTensor* t) {
+  const int64_t columns = (p.seq_kv + p.block_kv - 1) / p.block_kv, width = p.block_width;
+  const auto sees = [&](int64_t i, int64_t j) {
+    const auto span = model_span(p.seq_q, j);
+    return span.first <= i && i < span.second;
+  };
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h)
+      for (int64_t r = 0; r * p.block_q < p.seq_q; ++r) {
+        std::vector<int64_t> partial, full;
+        for (int64_t n = 0; n < width && p.block_bits == 0; ++n)
+          full.push_back((5 * r + n * columns / width) % columns);
+        for (int64_t c = 0; c < columns && p.block_bits > 0; ++c) {
+          int64_t shown = 0, pairs = 0;
+          for (int64_t i = r * p.block_q; i < std::min((r + 1) * p.block_q, p.seq_q); ++i)
+            for (int64_t j = c * p.block_kv; j < std::min((c + 1) * p.block_kv, p.seq_kv); ++j)
+              shown += sees(i, j), ++pairs;
+          if (shown > 0) (shown == pairs ? full : partial).push_back(c);
+        }
+        if (role == Role::blocks) {
+          t->set(b, h, r, 0, double(partial.size()));
+          t->set(b, h, r, 1, double(full.size()));
+          partial.insert(partial.end(), full.begin(), full.end());
+          for (int64_t n = 0; n < width; ++n)
+            t->set(b, h, r, 2 + n, n < int64_t(partial.size()) ? double(partial[size_t(n)]) : 0);
+          continue;
+        }
+        for (int64_t n = 0; n < std::min<int64_t>(p.block_bits, int64_t(partial.size())); ++n)
+          for (int64_t i = 0; i < p.block_q; ++i)
+            for (int64_t w = 0; w < p.block_kv / 32; ++w) {
+              uint32_t word = 0;
+              for (int64_t j = 0; j < 32; ++j)
+                word |=
+                    uint32_t(sees(r * p.block_q + i, partial[size_t(n)] * p.block_kv + 32 * w + j))
+                    << j;
+              t->set(b, h, (r * p.block_bits + n) * p.block_q + i, w, double(int32_t(word)));
+            }
+      }
+}
+
+int64_t model_index(const tandem_problem& p, int64_t i, int64_t j) {
+  const int64_t N = p.bias_table_size;
+  const auto window = int64_t(std::lround(std::sqrt(double(p.seq_q))));
+  if (p.seq_q == p.seq_kv && window * window == p.seq_q && N == (2 * window - 1) * (2 * window - 1))
+    return (i / window - j / window + window - 1) * (2 * window - 1) + i % window - j % window +
+           window - 1;
+  if (N > 64) return int64_t(Random::mix(uint64_t(i * p.seq_kv + j)) % uint64_t(N));
+  const int64_t half = N / 2, exact = half / 2, far = std::abs(j - i);  // T5's buckets
+  if (exact == 0) return far % N;
+  const double beyond = std::log(double(std::max(far, exact)) / double(exact)) / std::log(16.0);
+  const int64_t bucket =
+      far < exact ? far : std::min(half - 1, exact + int64_t(beyond * double(half - exact)));
+  return (j > i ? half : 0) + bucket;
+}
+
 void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTensor* t) {
   if (role == Role::spans) {
     for (int64_t b = 0; b < t->dims.b; ++b)
@@ -67,6 +124,13 @@ void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTen
           t->set(b, h, j, 1, double(span.second));
           if (t->dims.d == 4) t->set(b, h, j, 2, 0), t->set(b, h, j, 3, 0);
         }
+    return;
+  }
+  if (role == Role::blocks || role == Role::block_bits) return fill_model_blocks(p, role, t);
+  if (role == Role::bias_index) {
+    for (int64_t b = 0; b < t->dims.b; ++b)
+      for (int64_t i = 0; i < t->dims.s; ++i)
+        for (int64_t j = 0; j < t->dims.d; ++j) t->set(b, 0, i, j, double(model_index(p, i, j)));
     return;
   }
   if (role == Role::keep) {
@@ -109,15 +173,18 @@ void fit_overlays(const tandem_problem& whole, Layout layout, tandem_problem* p)
   const auto size = [](int64_t given, int64_t of, int64_t now) {
     return given == of ? now : given;
   };
+  const auto batch = [&](int64_t given) {
+    return given == whole.batch ? p->batch : std::gcd(given, p->batch);
+  };
   if (whole.bias.dtype) {
-    set_bias(*p, tandem_dtype(whole.bias.dtype), size(whole.bias_batch, whole.batch, p->batch),
+    set_bias(*p, tandem_dtype(whole.bias.dtype), batch(whole.bias_batch),
              size(whole.bias_heads, whole.heads_q, p->heads_q),
              size(whole.bias_rows, whole.seq_q, p->seq_q), whole.d_bias.dtype);
     if (!whole.d_bias.dtype) p->d_bias = whole.d_bias;
   }
+  p->bias_index_batch = size(whole.bias_index_batch, whole.batch, p->batch);
   if (whole.keep.dtype)
-    set_keep(*p, size(whole.keep_batch, whole.batch, p->batch),
-             size(whole.keep_heads, whole.heads_q, p->heads_q),
+    set_keep(*p, batch(whole.keep_batch), size(whole.keep_heads, whole.heads_q, p->heads_q),
              size(whole.keep_rows, whole.seq_q, p->seq_q));
 }
 

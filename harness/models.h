@@ -30,7 +30,10 @@ std::pair<int64_t, int64_t> model_span(int64_t seq, int64_t j);
 // other, at 4/7 of rows and keys; a mask of one row leaves out up to 3/16 of the last keys; a
 // square one of more than kTree rows is that of model_span().
 bool model_keep(const Dims& keep, int64_t b, int64_t i, int64_t j);
-// Lengths, spans or keep as these say; any other input as the seed says.
+// The entry of the table that a pair reads: a relative position in a window of sqrt(Sq) rows, where
+// the table has just these; T5's bucket of a distance, in a table of up to 64; else any one.
+int64_t model_index(const tandem_problem& problem, int64_t i, int64_t j);
+// Lengths, spans, indices or keep as these say; any other input as the seed says.
 void fill_model_input(const tandem_problem& problem, Role role, uint64_t seed, HostTensor* tensor);
 
 // A random problem of a model's kind: its head sizes, types, masks and biases, with lengths a few

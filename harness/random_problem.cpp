@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kBatched = 6;  // entries of a batched problem, at least
 
-constexpr uint32_t kOptionalGradients[] = {TANDEM_GRAD_BIAS, TANDEM_GRAD_DIST_BIAS,
-                                           TANDEM_GRAD_SLOPE, TANDEM_GRAD_TAU, TANDEM_GRAD_SINK};
+constexpr uint32_t kOptionalGradients[] = {TANDEM_GRAD_BIAS,  TANDEM_GRAD_DIST_BIAS,
+                                           TANDEM_GRAD_SLOPE, TANDEM_GRAD_TAU,
+                                           TANDEM_GRAD_SINK,  TANDEM_GRAD_BIAS_TABLE};
 
 struct Kernels {
   bool backward = false, wide = false, short_rows = false, banded = false;
@@ -27,7 +28,9 @@ struct Kernels {
   float alpha = 0;
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
        dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
-  int64_t spans = 0;
+  int64_t spans = 0, table = 0;  // of the table: entries
+  bool blocks = false;
+  tandem_dtype index_dtype = TANDEM_U8;
   uint32_t cores = 0;  // of the problem
   // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
   // others: what a workgroup keeps from one entry to the next shows there.
@@ -103,6 +106,16 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
   Random of_spans(Random::mix(group) ^ 0x7370616e);
   if (of_spans.chance(20)) k.spans = of_spans.between(1, 2);
   if (k.spans && of_spans.chance(25)) k.visit_all = true;
+  k.blocks = !k.keep && of_spans.chance(15);
+  // A table where there is no bias, as a problem has one of them.
+  Random of_table(Random::mix(group) ^ 0x7461626c65);
+  if (!k.bias && of_table.chance(15)) {
+    static const std::vector<int64_t> sizes = {1,   2,   7,   31,  32,  64,  65,
+                                               128, 129, 169, 300, 961, 2500};
+    static const std::vector<tandem_dtype> indices = {TANDEM_U8, TANDEM_U16, TANDEM_I32};
+    k.table = of_table.pick(sizes);
+    k.index_dtype = of_table.pick(indices);
+  }
   // Every run has some: few of the problems above are for kernels that hold whole heads.
   k.windows = group % 8 == 3;
   if (k.windows) {
@@ -117,9 +130,10 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k = plain;
   }
 
-  const bool present[] = {k.bias, k.dist, k.alibi, k.normalizer == TANDEM_ELASTIC, k.sink};
+  const bool present[] = {k.bias, k.dist,     k.alibi, k.normalizer == TANDEM_ELASTIC,
+                          k.sink, k.table > 0};
   uint32_t possible = TANDEM_GRAD_QKV;
-  for (int n = 0; n < 5; ++n)
+  for (int n = 0; n < 6; ++n)
     if (present[n]) possible |= kOptionalGradients[n];
   const int64_t set = r.below(100);
   k.gradients = possible;
@@ -238,22 +252,43 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   const auto heads = [&] {
     return r.pick(std::vector<int64_t>{1, p.heads_kv, p.heads_q, p.heads_q});
   };
+  std::vector<int64_t> divisors;
+  for (int64_t n = 1; n <= std::max<int64_t>(b, 1); ++n)
+    if (b % n == 0) divisors.push_back(n);
+  // Their draws are their own, so that problems of older seeds stay what they were.
+  Random of_groups(Random::mix(seed) ^ 0x67726f7570);
+  const auto grouped = [&](int64_t batch) {
+    return of_groups.chance(k.windows ? 15 : 40) ? of_groups.pick(divisors) : batch;
+  };
+  if (p.alibi && of_groups.chance(25)) p.slopes_batch = of_groups.pick(divisors);
+  if (p.sink && of_groups.chance(25)) p.sinks_batch = of_groups.pick(divisors);
   if (k.bias) {
-    const int64_t bias_batch = size(b, k.windows ? 0 : 30),
+    const int64_t bias_batch = grouped(size(b, k.windows ? 0 : 30)),
                   bias_heads = k.windows ? p.heads_q : heads();
     set_bias(p, k.bias_dtype, bias_batch, bias_heads, k.one_row ? 1 : sq, k.d_bias_dtype);
   }
   if (k.keep) {
-    const int64_t keep_batch = size(b, k.windows ? 100 : 80), keep_heads = heads();
+    const int64_t keep_batch = grouped(size(b, k.windows ? 100 : 80)), keep_heads = heads();
     set_keep(p, keep_batch, keep_heads, r.chance(30) ? 1 : sq);
   }
   if (k.spans) {
-    std::vector<int64_t> divisors;
-    for (int64_t n = 1; n <= std::max<int64_t>(b, 1); ++n)
-      if (b % n == 0) divisors.push_back(n);
     Random of_spans(Random::mix(seed) ^ 0x7370616e);
     set_spans(p, k.spans, of_spans.pick(divisors),
               of_spans.pick(std::vector<int64_t>{1, 1, p.heads_kv, p.heads_q}));
+  }
+  if (k.blocks) {
+    Random of_blocks(Random::mix(seed) ^ 0x626c6f636b);
+    const std::vector<int64_t> sizes{64, 64, 128, 192, 256};
+    const int64_t rows = of_blocks.pick(sizes), keys = of_blocks.pick(sizes),
+                  columns = (p.seq_kv + keys - 1) / keys,
+                  width = of_blocks.between(0, std::min<int64_t>(columns + 1, 12));
+    set_blocks(p, rows, keys, width, of_blocks.chance(70) ? of_blocks.between(0, width) : 0,
+               of_blocks.pick(divisors),
+               of_blocks.pick(std::vector<int64_t>{1, 1, p.heads_kv, p.heads_q}));
+  }
+  if (k.table) {
+    Random of_table(Random::mix(seed) ^ 0x7461626c65);
+    set_table(p, k.table, k.index_dtype, of_table.chance(70) ? 1 : of_table.pick(divisors));
   }
   const auto total = [&](tandem_lengths kind, int64_t seq) {
     // Seldom more rows than the sequences can have.

@@ -170,8 +170,8 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   problem_.direction = TANDEM_BACKWARD;
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
-    if (c.model || role == Role::spans ||
-        (role == Role::keep && problem_.keep_rows > harness::kTree))
+    if (c.model || role == Role::spans || role == Role::blocks || role == Role::block_bits ||
+        role == Role::bias_index || (role == Role::keep && problem_.keep_rows > harness::kTree))
       harness::fill_model_input(problem_, role, options.seed, t);
     else
       harness::fill_input(problem_, role, options.seed, 1, t);
@@ -302,6 +302,7 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
         harness::set_layout(p, Role::d_bias, harness::Layout::bhsd);
         p.gradients |= TANDEM_GRAD_BIAS;
       }
+      if (p.bias_table_size) p.gradients |= TANDEM_GRAD_BIAS_TABLE;
       if (p.dist_window) p.gradients |= TANDEM_GRAD_DIST_BIAS;
       if (p.alibi) p.gradients |= TANDEM_GRAD_SLOPE;
       if (p.normalizer == TANDEM_ELASTIC) p.gradients |= TANDEM_GRAD_TAU;

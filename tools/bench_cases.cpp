@@ -48,10 +48,26 @@ const std::vector<Preset>& presets() {
       // Masks of trees and documents (model_span()).
       {"masks",
        {"bwd bf16 b1 hq32 hk8 sq12288 sk12288 d128 dv128 spans=1:1x1",
+        "bwd bf16 b1 hq32 hk8 sq12288 sk12288 d128 dv128 blocks=128x128:96+1:1x1",
         "bwd bf16 b1 hq32 hk8 sq12288 sk12288 d128 dv128 keep:1x1x12288",
         "bwd bf16 b1 hq16 hk16 sq9216 sk9216 d64 dv64 spans=1:1x1",
         "bwd bf16 b1 hq16 hk16 sq9216 sk9216 d64 dv64 keep:1x1x9216",
-        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 spans=1:1x1"}},
+        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 spans=1:1x1",
+        // A quarter of the blocks.
+        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 blocks=128x128:32+0:1x1"}},
+      // A bias by a table and an index (model_index()), beside it dense: windows of Swin-T
+      // and of SwinV2, buckets of T5-large, distances of Graphormer.
+      {"tables",
+       {"bwd f16 b4096 hq3 hk3 sq49 sk49 d32 dv32 table=169:u8:1 grads=qkvi",
+        "bwd f16 b4096 hq3 hk3 sq49 sk49 d32 dv32 bias:f32:1x3x49 d_bias:f32 grads=qkvb",
+        "bwd bf16 b256 hq12 hk12 sq256 sk256 d32 dv32 table=961:u16:1 grads=qkvi",
+        "bwd bf16 b256 hq12 hk12 sq256 sk256 d32 dv32 bias:f32:1x12x256 d_bias:f32 grads=qkvb",
+        "bwd bf16 b16 hq16 hk16 sq512 sk512 d64 dv64 scale=1 table=32:u8:1 grads=qkvi",
+        "bwd bf16 b16 hq16 hk16 sq512 sk512 d64 dv64 scale=1 bias:f32:1x16x512 d_bias:f32 "
+        "grads=qkvb",
+        "bwd f16 b64 hq32 hk32 sq128 sk128 d24 dv24 table=512:u16:64 grads=qkvi",
+        "bwd f16 b64 hq32 hk32 sq128 sk128 d24 dv24 bias:f32:64x32x128 d_bias:f32 grads=qkvb"},
+       true},
       // The same rows and features by the length of the sequences.
       {"lengths",
        {"fwd bf16 b16 hq32 hk32 sq1024 sk1024 d64 dv64",
@@ -170,7 +186,9 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
                        problem.normalizer == TANDEM_ELASTIC  ? "-elastic"
                        : problem.normalizer == TANDEM_ENTMAX ? "-entmax"
                                                              : "",
-                       p.by_batch && problem.bias.dtype ? bias_word(problem) : ""),
+                       p.by_batch && problem.bias.dtype ? bias_word(problem)
+                       : problem.bias_table_size ? fmt::format("-table{}", problem.bias_table_size)
+                                                 : ""),
            problem});
     }
     return cases;

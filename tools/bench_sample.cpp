@@ -7,7 +7,7 @@
 #include <set>
 
 #include "cpu/reference.h"
-#include "problem/problem.h"
+#include "problem/block_lists.h"
 
 namespace tandem::tool {
 namespace {
@@ -47,7 +47,7 @@ struct Sampler {
   std::map<Role, std::vector<double>> heads_of;  // what belongs to heads
   std::vector<double> bias_rows;                 // of the block at hand
   std::vector<uint8_t> keep_rows;
-  std::vector<int32_t> span_rows;
+  std::vector<int32_t> span_rows, index_rows;
 
   Sampler(const tandem_problem& problem, const BenchTensors& tensors)
       : t(tensors), dtype(problem.q.dtype) {
@@ -57,12 +57,13 @@ struct Sampler {
     const double plain = harness::score_roundings(
         double(p.scale), p.head_dim, rows_of(t[Role::q], 0, 0, 0, std::min<int64_t>(p.seq_q, 64)),
         rows_of(t[Role::k], 0, 0, 0, std::min<int64_t>(p.seq_kv, 64)));
-    for (Role role : {Role::dist_bias, Role::slope, Role::tau, Role::sink})
+    for (Role role : {Role::bias_table, Role::dist_bias, Role::slope, Role::tau, Role::sink})
       if (harness::is_input(problem, role)) heads_of[role] = t[role].dense();
     // Of the first head's first row: the magnitudes of all rows are alike.
     if (p.bias) heads_of[Role::bias] = rows_of(t[Role::bias], 0, 0, 0, 1);
-    roundings = plain + harness::extra_roundings(p, plain, largest(Role::bias),
-                                                 largest(Role::dist_bias), largest(Role::slope));
+    roundings = plain + harness::extra_roundings(
+                            p, plain, std::max(largest(Role::bias), largest(Role::bias_table)),
+                            largest(Role::dist_bias), largest(Role::slope));
   }
   double largest(Role role) {
     double x = 0;
@@ -147,16 +148,39 @@ struct Sampler {
     const auto row = [&](Role role, int64_t width) -> const double* {
       return heads_of.count(role) ? heads_of[role].data() + h * width : nullptr;
     };
+    head->bias_table = row(Role::bias_table, p.table.size);
+    if (p.table) {
+      const std::vector<double> index =
+          rows_of(t[Role::bias_index], p.index_entry(b), 0, first, rows);
+      index_rows.assign(index.begin(), index.end());
+    }
+    head->bias_index = index_rows.data();
     head->dist_bias = row(Role::dist_bias, p.dist_window);
-    head->slope = row(Role::slope, 1);
+    const auto number = [&](Role role, int64_t entries) -> const double* {
+      return heads_of.count(role) ? heads_of[role].data() + p.head_number(entries, b, h) : nullptr;
+    };
+    head->slope = number(Role::slope, p.slopes_batch);
     head->tau = row(Role::tau, 1);
-    head->sink = row(Role::sink, 1);
+    head->sink = number(Role::sink, p.sinks_batch);
     const auto overlay = [&](Role role, const Overlay& o) {
       const int64_t from = o.rows == 1 ? 0 : first, count = o.rows == 1 ? 1 : rows;
-      return rows_of(t[role], o.batch == 1 ? 0 : b, h / (p.heads_q / o.heads), from, count);
+      return rows_of(t[role], p.entry_of(o, b), h / (p.heads_q / o.heads), from, count);
     };
     if (p.bias) bias_rows = overlay(Role::bias, p.bias);
-    if (p.keep) {
+    if (p.blocks) {
+      const int64_t of = p.blocks_head(b, h), bh = of / p.blocks.heads, hh = of % p.blocks.heads;
+      std::vector<int32_t> lists;
+      for (double x : rows_of(t[Role::blocks], bh, hh, 0, p.blocks.rows(p.seq_q)))
+        lists.push_back(int32_t(x));
+      std::vector<uint32_t> bits;
+      if (p.blocks.bits > 0)
+        for (double x : rows_of(t[Role::block_bits], bh, hh, 0,
+                                p.blocks.rows(p.seq_q) * p.blocks.bits * p.blocks.q))
+          bits.push_back(uint32_t(int32_t(x)));
+      keep_rows.resize(size_t(rows * p.seq_kv));
+      for (int64_t i = 0; i < rows; ++i)
+        expand_block_row(p, lists.data(), bits.data(), first + i, &keep_rows[size_t(i * p.seq_kv)]);
+    } else if (p.keep) {
       const std::vector<double> keep = overlay(Role::keep, p.keep);
       keep_rows.assign(keep.begin(), keep.end());
     }

@@ -79,6 +79,12 @@ TANDEM_DEVICE View<T> key_view(const Extra& e, uint dtype, uint64_t address, con
   return make_rows_view<T>(dtype, address, s, e.batch, head, e.first_kv, e.seq_kv, width, wide);
 }
 
+// The entry of an input that batch entry b reads, where so many read one. Most inputs have no
+// groups, and those that do pay for the division.
+TANDEM_DEVICE int group_of(int batch, int entries) {
+  return entries == 1 ? batch : batch / entries;
+}
+
 // The optional inputs of one query head; absent ones are 0.
 struct HeadExtra {
   int index;  // over batch and heads
@@ -87,25 +93,33 @@ struct HeadExtra {
   float slope, tau;
 };
 
+// GROUPS: bias, keep and slopes may have groups of the batch. Kernels without spare registers leave
+// them to others: a division spilled 1,940 bytes in fwd of whole heads (nvcc 13.0).
+template <bool GROUPS = true>
 TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
   HeadExtra of{e.batch * e.heads_q + head, nullptr, nullptr, nullptr, 0.f, 0.f};
   if (e.seq_q == 0 || e.seq_kv == 0) return of;  // then only the lengths need to be given
-  const auto number = [&](uint slot) {
-    return __ldg(reinterpret_cast<const float*>(e.address[slot]) + head);
+  const auto number = [&](uint slot, int at) {
+    return __ldg(reinterpret_cast<const float*>(e.address[slot]) + at);
   };
   if (e.f.BIAS) {
-    const int64_t at = e.batch * e.x.bias.b + head / e.x.bias_group * e.x.bias.h;
+    const int64_t at = (GROUPS ? group_of(e.batch, e.x.bias_entries) : e.batch) * e.x.bias.b +
+                       head / e.x.bias_group * e.x.bias.h;
     of.bias = reinterpret_cast<const char*>(e.address[e.f.AT_BIAS]) +
               at * (e.f.BIAS == TANDEM_F32 ? 4 : 2);
   }
   if (e.f.KEEP)
-    of.keep = reinterpret_cast<const char*>(e.address[e.f.AT_KEEP]) + e.batch * e.x.keep.b +
+    of.keep = reinterpret_cast<const char*>(e.address[e.f.AT_KEEP]) +
+              (GROUPS ? group_of(e.batch, e.x.keep_entries) : e.batch) * e.x.keep.b +
               head / e.x.keep_group * e.x.keep.h;
   if (e.f.DIST)
     of.dist =
         reinterpret_cast<const float*>(e.address[e.f.AT_DIST]) + int64_t(head) * e.x.dist_window;
-  if (e.f.ALIBI) of.slope = number(e.f.AT_SLOPE);
-  if (Normalizer(e.f.NORM) == Normalizer::elastic) of.tau = number(e.f.AT_TAU);
+  if (e.f.ALIBI) {
+    const int group = GROUPS && e.f.GROUPED & 4 ? e.batch / e.x.slope_entries : 0;
+    of.slope = number(e.f.AT_SLOPE, group * e.heads_q + head);
+  }
+  if (Normalizer(e.f.NORM) == Normalizer::elastic) of.tau = number(e.f.AT_TAU, head);
   return of;
 }
 

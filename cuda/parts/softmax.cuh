@@ -122,7 +122,12 @@ TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
 
 // ---- with optional inputs -----------------------------------------------------------------------
 
-// The sink of a row; nullptr: there is none. which: FwdSpec::SINK; rows: of a head.
+// The head whose sink a head of a batch entry has. which: FwdSpec::SINK.
+template <typename Block>
+TANDEM_DEVICE int sink_head(uint which, const Block& u, int batch, int head) {
+  return which == 3 ? batch / u.sink_entries * u.heads_q + head : head;
+}
+// The sink of a row; nullptr: there is none. head: its sink_head(); rows: of a head.
 TANDEM_DEVICE const float* sink_of_row(uint which, uint64_t address, int head, int row, int rows) {
   if (!which) return nullptr;
   return reinterpret_cast<const float*>(address) +

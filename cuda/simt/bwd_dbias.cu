@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   for (int member = begin; member < end; ++member) {
     const int row0 = one_row ? member % u.q_tiles * S::M : tile0;
     const int reader = member / u.q_tiles, group = params.extra.bias_group;
-    // Either the bias has one batch entry, or all its readers are of the same one.
-    const Extra e = make_extra(params, bias_batch + reader / group);
+    // One entry's first reader is entry 0.
+    const Extra e = make_extra(params, bias_batch * params.extra.bias_entries + reader / group);
     if (!tile_visible(e, row0, S::M, col0, S::N)) continue;
     const Pair pair = make_pair(params, e, at.head * group + reader % group);
     float ds[S::RM][4];

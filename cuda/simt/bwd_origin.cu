@@ -212,7 +212,9 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
     reduce_rows(memory, below, largest);
   }
   float sink = minus_infinity();
-  if (params.spec.SINK) sink = __ldg(reinterpret_cast<const float*>(push.sink) + head);
+  if (params.spec.SINK)
+    sink = __ldg(reinterpret_cast<const float*>(push.sink) +
+                 sink_head(params.spec.SINK, u, e.batch, head));
 #pragma unroll
   for (int r = 0; r < kOriginRows; ++r) {
     const float top = fmaxf(origin[r], sink);

@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kCombineGroup)
   const bool sees = origin.x != -INFINITY;
   float sink = -INFINITY;
   if (params.spec.SINK)
-    sink = __ldg(sink_of_row(params.spec.SINK, push.sink, at.head, row, u.seq_q));
+    sink = __ldg(sink_of_row(params.spec.SINK, push.sink,
+                             sink_head(params.spec.SINK, u, at.batch, at.head), row, u.seq_q));
   if (sees && sink > origin.x) origin = make_float2(sink, 0.f);
   __syncthreads();  // the readers of sums are done
   const auto weight = [&](float2 x) { return expf(x.x - origin.x + (x.y - origin.y)); };

@@ -39,8 +39,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   // The first pass over the keys: lse.
   RowOrigin origin[S::RM];
   bool some_far = false;
-  const float* sink =
-      params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
+  const float* sink = params.spec.SINK ? reinterpret_cast<const float*>(push.sink) +
+                                             sink_head(params.spec.SINK, u, at.batch, at.head)
+                                       : nullptr;
   {
     float m[S::RM], l[S::RM];  // of this invocation's part of the row
 #pragma unroll

@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv), part % u.splits, u.splits);
   const auto sink_at = [&](int row) {
-    return sink_of_row(params.spec.SINK, push.sink, at.head, row, u.seq_q);
+    const uint which = params.spec.SINK;
+    return sink_of_row(which, push.sink, sink_head(which, u, at.batch, at.head), row, u.seq_q);
   };
 
   const Invocation<S> me;

@@ -71,8 +71,8 @@ class Members {
     if (left_ == 0) return;  // the group may be 0
     const int reader = begin / tiles_;
     head_ = reader % group_, first_head_ = place.bias_head * group_;
-    // Either the bias has one batch entry, or all its readers are of the same one.
-    batch_ = place.bias_batch + reader / group_;
+    // One entry's first reader is entry 0.
+    batch_ = place.bias_batch * params.extra.bias_entries + reader / group_;
     tile_ = params.spec.ONE_ROW ? begin % tiles_ : place.row0 / S::BR;
     last_tile_ = params.spec.ONE_ROW ? tiles_ - 1 : tile_;
   }

@@ -210,8 +210,10 @@ TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (
       const float off = Softmax::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
       if constexpr (Inputs::SOME) {
-        const float* sink =
-            params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + head : nullptr;
+        const float* sink = params.spec.SINK
+                                ? reinterpret_cast<const float*>(push.sink) +
+                                      sink_head(params.spec.SINK, u, part / u.splits, head)
+                                : nullptr;
         divisor[r][h] = factor[r][h] = 1.f;
         if (l > 0.f) {
           divisor[r][h] = l;

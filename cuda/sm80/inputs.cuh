@@ -77,7 +77,7 @@ struct F32Inputs {
   template <int THREADS>
   TANDEM_DEVICE bool leaves_out(int head, int i0, int rows, int j0, int cols) const {
     if (!e.f.KEEP || !e.f.SKIP) return false;
-    const HeadExtra of = head_extra(e, head);
+    const HeadExtra of = head_extra<false>(e, head);
     const int distinct = e.x.keep.s == 0 ? 1 : rows;
     int kept = 0;
 #pragma unroll 8
@@ -94,7 +94,7 @@ struct F32Inputs {
   template <bool KEYS, int MT, int N>
   TANDEM_DEVICE void load_bias(BiasBlock<MT, N>& to, int head, int row, int col) const {
     if (!e.f.BIAS) return;
-    const HeadExtra of = head_extra(e, head);
+    const HeadExtra of = head_extra<false>(e, head);
     with_type(e.f.BIAS, [&](auto type) {
       using E = decltype(type);
       using Element = typename E::Element;
@@ -153,7 +153,7 @@ struct F32Inputs {
 #pragma unroll
           for (int x = 0; x < 4; ++x) s[r][n][x] = __fadd_rn(s[r][n][x], bias.x[r][n][x]);
     if (!e.f.KEEP) return;
-    const HeadExtra of = head_extra(e, head);
+    const HeadExtra of = head_extra<false>(e, head);
     const Strides& by = e.x.keep;
     const bool one_row = by.s == 0;
     if constexpr (KEYS) {

@@ -233,7 +233,7 @@ struct WholeScores {
   TANDEM_DEVICE void fetch(const Params& params, WholePair pair, int stage) const {
     if (!each_bias || !bias.chunks) return;
     const Extra e = make_extra(params, pair.entry);
-    bias.fetch(e, head_extra(e, pair.head), stage);
+    bias.fetch(e, head_extra<false>(e, pair.head), stage);
   }
   // Reads what is not at hand yet. Called while products are on their way.
   template <typename Params>
@@ -242,7 +242,7 @@ struct WholeScores {
                bias_now = bias.dtype && (each_bias ? !bias.chunks : other);
     if (!keep_now && !bias_now) return;
     const Extra e = make_extra(params, pair.entry);
-    const HeadExtra of = head_extra(e, pair.head);
+    const HeadExtra of = head_extra<false>(e, pair.head);
     head = pair.head;
     if (keep_now) keep(e, of);
     if (!bias_now) return;

@@ -95,8 +95,8 @@ TANDEM_DEVICE uint drop_bits(const Features& f, const ExtraBlock& x, const uint6
 // A head of keep as pack_keep has left it. strides: in words.
 TANDEM_DEVICE const uint* packed_keep(const Features& f, const ExtraBlock& x,
                                       const uint64_t* address, int batch, int head) {
-  return reinterpret_cast<const uint*>(address[f.AT_KEEP]) + batch * x.keep.b +
-         head / x.keep_group * x.keep.h;
+  return reinterpret_cast<const uint*>(address[f.AT_KEEP]) +
+         group_of(batch, x.keep_entries) * x.keep.b + head / x.keep_group * x.keep.h;
 }
 TANDEM_DEVICE const unsigned char* packed_keep_blocks(const ExtraBlock& x, const uint* head) {
   return reinterpret_cast<const unsigned char*>(
@@ -312,8 +312,9 @@ struct MaskBitmapProducer {
   TANDEM_DEVICE bool keep(uint to, int row0, int col0, bool* hides) const {
     constexpr int kAtOnce = AT_ONCE;
     uint any = 0, all = ~0u;
-    const char* mask = reinterpret_cast<const char*>(address[f.AT_KEEP]) + batch * x.keep.b +
-                       head / x.keep_group * x.keep.h + col0 * x.keep.d;
+    const char* mask = reinterpret_cast<const char*>(address[f.AT_KEEP]) +
+                       group_of(batch, x.keep_entries) * x.keep.b + head / x.keep_group * x.keep.h +
+                       col0 * x.keep.d;
     const bool wide =
         x.keep.d == 1 && x.keep.s % 16 == 0 && reinterpret_cast<uint64_t>(mask) % 16 == 0;
     if (wide && col0 + kMaskKeys <= seq_kv) {

@@ -3,6 +3,7 @@
 // one by one, so strides and addresses may be any.
 #ifndef TANDEM_CUDA_SM90_ROW_BIAS_CUH
 #define TANDEM_CUDA_SM90_ROW_BIAS_CUH
+#include "../parts/extra.cuh"
 #include "params.h"
 #include "ptx/wgmma.cuh"
 
@@ -18,7 +19,8 @@ struct BiasRow {
   TANDEM_DEVICE BiasRow(const ExtraBlock& extra, const Features& f, const uint64_t* address,
                         int batch, int head)
       : step(extra.bias.d), dtype(f.BIAS) {
-    const int64_t first = batch * extra.bias.b + head / extra.bias_group * extra.bias.h;
+    const int64_t first =
+        group_of(batch, extra.bias_entries) * extra.bias.b + head / extra.bias_group * extra.bias.h;
     at = address[f.AT_BIAS] + uint64_t(first * (dtype == TANDEM_F32 ? 4 : 2));
   }
   // The bits of a key's number. Loads are plain ones: by the read-only path they might be moved

@@ -170,7 +170,10 @@ typedef enum tandem_dtype {
   TANDEM_F32 = 1,
   TANDEM_F16 = 2,
   TANDEM_BF16 = 3,
-  TANDEM_BOOL8 = 4 /* a byte, 0 or not 0; for keep alone */
+  TANDEM_BOOL8 = 4, /* a byte, 0 or not 0; for keep alone */
+  TANDEM_U8 = 5,    /* indices, for bias_index alone, as the two below */
+  TANDEM_U16 = 6,
+  TANDEM_I32 = 7
 } tandem_dtype;
 
 typedef struct tandem_tensor { /* logical order is always batch, head, sequence, feature */
@@ -209,6 +212,7 @@ typedef enum tandem_lengths {
 #define TANDEM_GRAD_SLOPE 0x20u
 #define TANDEM_GRAD_TAU 0x40u
 #define TANDEM_GRAD_SINK 0x80u
+#define TANDEM_GRAD_BIAS_TABLE 0x100u
 /* Same library build, device, driver, plan and inputs: same bits. */
 #define TANDEM_FLAG_DETERMINISTIC 0x1u
 /* For tests and tuning: visit every tile that the positions allow, also those that keep or the
@@ -258,8 +262,9 @@ typedef struct tandem_problem {
   /* W: + dist_bias[h,t] for 0 <= t < W; a key that is farther keeps its score */
   int64_t dist_window;
   /* Added to the score, not scaled: [bias_batch, bias_heads, bias_rows, Sk], on when bias.dtype is
-   * not 0. Sizes are B or 1; Hq, Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is.
-   * d_bias has bias's sizes, its dtype or f32, and sums over what bias repeats. */
+   * not 0. bias_batch divides B: entry b reads entry b / (B / bias_batch). The other sizes are Hq,
+   * Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is. d_bias has bias's sizes, its
+   * dtype or f32, and sums over what bias repeats. */
   int64_t bias_batch, bias_heads, bias_rows;
   tandem_tensor bias, d_bias;
   /* A key is visible where keep is not 0: [keep_batch, keep_heads, keep_rows, Sk], TANDEM_BOOL8;
@@ -281,6 +286,25 @@ typedef struct tandem_problem {
    * spans_batch entries and spans_heads heads. spans_batch divides B: entry b reads entry
    * b / (B / spans_batch). spans_heads is Hq, Hk or 1. Tiles that no row sees are skipped. */
   int64_t spans, spans_batch, spans_heads;
+  /* Block lists: which blocks of block_q query rows and block_kv keys are visible. Both are
+   * multiples of 64, or 0 (off). args.blocks lists the blocks of each row of blocks, for
+   * block_batch entries, which divide B, and block_heads heads: Hq, Hk or 1. block_width is the
+   * room for a row's list. Of the first block_bits blocks of a row args.block_bits says what each
+   * pair shows; 0: they are shown whole. The workspace has a byte or a bit for each pair of a head
+   * of the lists. Lists and keep exclude each other; all other masks join. */
+  int64_t block_q, block_kv, block_width, block_bits, block_batch, block_heads;
+  /* Batch entries of args.slope and of args.sink, with alibi and sink: 0 and 1 mean [Hq] for the
+   * whole batch, another divisor of B [slopes_batch, Hq]: entry b reads entry
+   * b / (B / slopes_batch). d_slope and d_sink have the same shape, and sum over a group. */
+  int64_t slopes_batch, sinks_batch;
+  /* + bias_table[h, bias_index[b, i, j]], not scaled: a table of bias_table_size entries a head, 0
+   * for off, and for each pair the entry that it reads, of bias_index_dtype (TANDEM_U8, TANDEM_U16
+   * or TANDEM_I32). bias_index_batch divides B: entry b reads b / (B / bias_index_batch). A pair
+   * whose index is no entry has no bias, and adds to no gradient. Not together with bias. GPUs keep
+   * the bias of each head and pair in the workspace. */
+  int64_t bias_table_size, bias_index_batch;
+  uint32_t bias_index_dtype; /* tandem_dtype */
+  uint32_t reserved2;        /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -322,8 +346,10 @@ TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the 
 
 #define TANDEM_MAX_KERNELS 8
 typedef struct tandem_plan_info {
-  uint32_t struct_size;  /* in: sizeof(tandem_plan_info) */
-  uint32_t kernel_count; /* kernels that one tandem_execute() records */
+  uint32_t struct_size; /* in: sizeof(tandem_plan_info) */
+  /* kernels that one tandem_execute() records, but at most TANDEM_MAX_KERNELS: of more, which many
+   * optional inputs together need, the first ones */
+  uint32_t kernel_count;
   /* their registry indices, in order: tandem_kernel_get(). Where the addresses of an execute decide
    * between two kernels, the one for addresses that are multiples of 16 bytes */
   uint32_t kernels[TANDEM_MAX_KERNELS];
@@ -397,7 +423,7 @@ typedef struct tandem_args {
    * size 0 too, is not looked at. All but bias, d_bias and keep are contiguous. */
   tandem_buffer bias, keep;
   tandem_buffer dist_bias;        /* f32 [Hq,W] */
-  tandem_buffer slope, tau, sink; /* f32 [Hq] */
+  tandem_buffer slope, tau, sink; /* f32 [Hq]; slope and sink by batch entries, if there are more */
   /* int32 [B], or cumulative from 0 [B+1]. Offsets count as the nearest number from 0 to the total,
    * then lengths as the nearest one from 0 to Sq or Sk. Where offsets go down, later sequences may
    * share rows: what outputs hold is then not specified, but nothing outside the tensors is read or
@@ -405,7 +431,7 @@ typedef struct tandem_args {
   tandem_buffer lengths_q, lengths_kv;
   tandem_buffer d_bias;                 /* gradients, where asked for */
   tandem_buffer d_dist_bias;            /* f32 [Hq,W] */
-  tandem_buffer d_slope, d_tau, d_sink; /* f32 [Hq] */
+  tandem_buffer d_slope, d_tau, d_sink; /* f32, as slope, tau and sink */
   /* Philox4x32-10: the same seed and offset drop the same weights, forward and backward, on every
    * backend, whatever the tiles. Count the offset up from step to step. */
   uint64_t dropout_seed;
@@ -416,12 +442,25 @@ typedef struct tandem_args {
    * intervals, and where mask, window, lengths and keep show it, too. Any numbers are legal:
    * begin >= end is an empty interval, and what lies outside of the sequence has no effect. */
   tandem_buffer spans;
+  /* int32 [block_batch, block_heads, ceil(Sq / block_q), 2 + block_width]: of each row of blocks
+   * how many are partial and how many full, then the numbers of their columns, the partial ones
+   * first. A row without blocks sees nothing. If a column is listed more than once, the last one
+   * holds. Any numbers are legal: counts are clamped to 0 and to the room, the partial ones first
+   * and with block_bits > 0 to block_bits, and a column that does not exist shows nothing. */
+  tandem_buffer blocks;
+  /* uint32 [block_batch, block_heads, ceil(Sq / block_q), block_bits, block_q, block_kv / 32]: of
+   * the partial blocks, in the order of the list; bit n of a word says that the pair of its row and
+   * the word's key n is visible. */
+  tandem_buffer block_bits;
+  tandem_buffer bias_table;   /* f32 [Hq, bias_table_size] */
+  tandem_buffer bias_index;   /* [bias_index_batch, Sq, Sk]; i and j count within a sequence */
+  tandem_buffer d_bias_table; /* f32 [Hq, bias_table_size]; summed in a fixed order */
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {                                         \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, { \
       0, 0                                                                                         \
     }                                                                                              \
   }

@@ -78,7 +78,7 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     const int reader = n / block.q_tiles;
     m.row0 = ONE_ROW != 0 ? n % block.q_tiles * ROWS : i0;
     const int h = place.head * extra.bias_group + reader % extra.bias_group;
-    const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;
+    const int b = bias_b * extra.bias_entries + reader / extra.bias_group;
     const int hk = h / block.group;
     set_entry(b);
     const TandemTiles tiles =

@@ -66,8 +66,8 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
   row_sum(l);
   ACC sinks;
-  if (SINK > 1) ROWS_TO_MATRIX(sinks, row, sink_of(h, row0 + row))
-  const float head_sink = SINK == 1 ? sink_of(h, 0) : 0;
+  if (SINK == 2) ROWS_TO_MATRIX(sinks, row, sink_of(entry_batch, h, row0 + row))
+  const float head_sink = SINK != 0 && SINK != 2 ? sink_of(entry_batch, h, 0) : 0;
   ELEMENTS(k, factor) {
     // The factor from the rounded origin to m itself, in natural units. A row with one visible key
     // has l = 1, and so an lse that is its score to the last bit.
@@ -75,7 +75,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
     l[k] *= factor[k];
     m[k] = natural_score(m[k]);
     if (SINK != 0 && l[k] != 0) { // one more score without a value, in rows that see a key
-      const float sink = SINK > 1 ? sinks[k] : head_sink, top = max(m[k], sink),
+      const float sink = SINK == 2 ? sinks[k] : head_sink, top = max(m[k], sink),
                   keep = weight(m[k], top);
       factor[k] *= keep;
       l[k] = l[k] * keep + weight(sink, top);

@@ -76,7 +76,7 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
     if (sees) relative = row_threshold(q, k, i, top, begin, end);
   } else {
     // The sink is one more score without a value.
-    const float sink = SINK != 0 ? sink_of(h, i) : HIDDEN;
+    const float sink = SINK != 0 ? sink_of(entry_batch, h, i) : HIDDEN;
     if (sees && SINK != 0) top = max(top, sink);
     [[dont_unroll]] for (int j = begin; j < end; j++) sum +=
         weight(key_distance(q, k, i, j, top), 0.0);

@@ -16,9 +16,11 @@ struct Entry {
   int off;               // t = i + off - j
 };
 Entry entry;
+int entry_batch; // its number, for sinks
 
 void set_entry(int b) {
   entry = Entry(block.seq_q, block.seq_kv, 0, 0, block.band_off);
+  entry_batch = b;
   if (LENGTHS_Q != 0) {
     ivec2 s = sequence(push.extra[AT_LENGTHS_Q], LENGTHS_Q, b, block.seq_q, extra.total_q);
     entry.start_q = s.x;
@@ -64,15 +66,21 @@ const int BIAS_SHIFT = BIAS == F32 ? 2 : 1;
 // Words of a row of the mask map (src/problem/mask_map.h), which has a bit a block.
 int map_words(int blocks) { return (blocks + 31) / 32; }
 
+const int BIAS_GROUPED = 1, KEEP_GROUPED = 2, SLOPES_GROUPED = 4; // bits of GROUPED
+// The entry of an input that batch entry b reads: GROUPED has its bit where so many read one.
+int group_of(int b, int bit, int entries) { return (GROUPED & bit) != 0 ? b / entries : b; }
+
 void set_head(int b, int h) {
   if (BIAS != 0) {
-    uvec2 elements =
-        add64(mul64(extra.bias.bh.xy, b), mul64(extra.bias.bh.zw, h / extra.bias_group));
+    uvec2 elements = add64(mul64(extra.bias.bh.xy, group_of(b, BIAS_GROUPED, extra.bias_entries)),
+                           mul64(extra.bias.bh.zw, h / extra.bias_group));
     inputs.bias = add64(push.extra[AT_BIAS], to_bytes(elements, BIAS_SHIFT));
   }
   if (KEEP != 0)
-    inputs.keep = add64(push.extra[AT_KEEP], add64(mul64(extra.keep.bh.xy, b),
-                                                   mul64(extra.keep.bh.zw, h / extra.keep_group)));
+    inputs.keep =
+        add64(push.extra[AT_KEEP],
+              add64(mul64(extra.keep.bh.xy, group_of(b, KEEP_GROUPED, extra.keep_entries)),
+                    mul64(extra.keep.bh.zw, h / extra.keep_group)));
   if (SPANS != 0) {
     const int n =
         b / extra.spans_entries * (block.heads_q / extra.spans_group) + h / extra.spans_group;
@@ -88,7 +96,9 @@ void set_head(int b, int h) {
   // The condition is for lavapipe. After the last iteration of a loop, or of a loop without
   // iterations, it runs the body with all invocations off, and still reads uniform addresses.
   if (block.seq_q > 0 && block.seq_kv > 0 && h < block.heads_q) {
-    if (ALIBI != 0) inputs.slope = load_float(F32, word_address(push.extra[AT_SLOPE], h));
+    const int of =
+        (GROUPED & SLOPES_GROUPED) != 0 ? b / extra.slope_entries * block.heads_q + h : h;
+    if (ALIBI != 0) inputs.slope = load_float(F32, word_address(push.extra[AT_SLOPE], of));
     if (NORM == ELASTIC) inputs.tau = load_float(F32, word_address(push.extra[AT_TAU], h));
   }
   inputs.head = b * block.heads_q + h;

@@ -71,7 +71,7 @@ void main() {
     if (n >= block.members) continue; // for lavapipe (extra.glsl)
     const int reader = n / block.q_tiles, row0 = ONE_ROW != 0 ? n % block.q_tiles * ROWS : i0;
     const int h = place.head * extra.bias_group + reader % extra.bias_group;
-    const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;
+    const int b = bias_b * extra.bias_entries + reader / extra.bias_group;
     const int hk = h / block.group;
     set_entry(b);
     TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);

@@ -34,6 +34,7 @@ layout(push_constant) uniform Push {
 #include "parts/softmax.glsl"
 #include "parts/weight.glsl"
 #include "parts/row_score.glsl"
+#include "parts/sink.glsl"
 
 const int D_O_AT = QUADS / 2; // where the row of d_o begins
 
@@ -105,7 +106,7 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
   for (int j = begin; j < end; j += WG) origin = max(origin, own_score(k, i, j));
   origin = reduce_max(origin);
   if (SINK != 0) {
-    sink = load_float(F32, word_address(push.sink, h));
+    sink = sink_of(entry_batch, h, i);
     origin = max(origin, sink);
   }
   if (is_hidden(origin)) origin = 0; // lse belongs to other inputs

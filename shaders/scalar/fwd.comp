@@ -106,7 +106,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   [[unroll]] for (int i = 0; i < RM; i++) l[i] *= weight(own[i], m[i]);
   row_sum(l);
   [[unroll]] for (int i = 0; i < RM; i++) {
-    if (SINK != 0) add_sink(sink_of(h, row0 + TROW + TR * i), m[i], l[i]);
+    if (SINK != 0) add_sink(sink_of(entry_batch, h, row0 + TROW + TR * i), m[i], l[i]);
     precise float origin = m[i] + log(l[i]);
     lse[i] = l[i] != 0 ? real_lse(origin) : NO_LSE;
     if (is_far_origin(lse[i])) {
@@ -211,7 +211,7 @@ void main() {
     row_sum(l);
     [[unroll]] for (int i = 0; i < RM; i++) {
       if (SINK == 0) continue;
-      const float keep = add_sink(sink_of(h, row0 + TROW + TR * i), m[i], l[i]);
+      const float keep = add_sink(sink_of(entry_batch, h, row0 + TROW + TR * i), m[i], l[i]);
       [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
     }
   } else {

@@ -70,7 +70,7 @@ void main() {
   }
   const bool sees = floatBitsToUint(origin.x) != LSE_NONE;
   float sink = NOTHING;
-  if (SINK != 0) sink = sink_of(h, row);
+  if (SINK != 0) sink = sink_of(b, h, row);
   if (sees && sink > origin.x) origin = vec2(sink, 0);
   barrier(); // the readers of sums are done
 

@@ -506,8 +506,8 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     const HostScope scope(plan->memory);
     tandem_plan_info whole{};
     const NamedPlan& p = *plan->plan;
-    whole.kernel_count = uint32_t(p.launches.size());
-    for (size_t i = 0; i < p.launches.size(); ++i)
+    whole.kernel_count = uint32_t(std::min<size_t>(p.launches.size(), TANDEM_MAX_KERNELS));
+    for (size_t i = 0; i < whole.kernel_count; ++i)
       whole.kernels[i] = uint32_t(p.launches[i].kernel);
     whole.workspace_size = p.workspace_size;
     whole.workspace_alignment = kWorkspaceAlignment;

@@ -30,12 +30,12 @@ void sink_weights_ref(const Problem& p, Precision precision, const RefHead& head
   });
 }
 
-void bwd_head_sums_ref(const Problem& p, Precision precision, int64_t h, const RefHeadParts& parts,
-                       double* d_slope, double* d_tau, double* d_sink) {
+void bwd_head_sums_ref(const Problem& p, Precision precision, int64_t h, int64_t first, int64_t end,
+                       const RefHeadParts& parts, double* d_slope, double* d_tau, double* d_sink) {
   with_precision(precision, [&](auto real) {
     using Real = decltype(real);
     Real slope = 0, tau = 0, sink = 0;
-    for (int64_t b = 0; b < p.batch; ++b)
+    for (int64_t b = first; b < end; ++b)
       for (int64_t i = 0; i < p.seq_q; ++i) {
         const int64_t n = (b * p.heads_q + h) * p.seq_q + i;
         if (d_slope) slope -= Real(parts.slope[n]);

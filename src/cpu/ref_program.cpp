@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "element.h"
+#include "problem/block_lists.h"
 #include "problem/far_row.h"
 #include "problem/sequence.h"
 #include "program.h"
@@ -54,7 +55,8 @@ struct Call {
   const Problem& p;
   const tandem_args& args;
   Sequences q, kv;
-  Vec<double> dist_bias, slope, tau, sink;
+  Vec<double> bias_table, dist_bias, slope, tau, sink;
+  Vec<int32_t> bias_index;  // [index batch, Sq, Sk]
 
   Call(const Problem& problem, const tandem_args& given)
       : p(problem),
@@ -65,10 +67,24 @@ struct Call {
       const auto* from = address<const float>(buffer);
       return present && from ? floats(from, count) : Vec<double>(size_t(present ? count : 0));
     };
+    bias_table = get(bool(p.table), args.bias_table, p.heads_q * p.table.size);
+    if (p.table) load_index();
     dist_bias = get(p.dist_window > 0, args.dist_bias, p.heads_q * p.dist_window);
-    slope = get(p.alibi, args.slope, p.heads_q);
+    slope = get(p.alibi, args.slope, p.slopes_batch * p.heads_q);
     tau = get(p.normalizer == Normalizer::elastic, args.tau, p.heads_q);
-    sink = get(p.sink, args.sink, p.heads_q);
+    sink = get(p.sink, args.sink, p.sinks_batch * p.heads_q);
+  }
+
+  void load_index() {
+    const int64_t count = p.table.batch * p.seq_q * p.seq_kv;
+    bias_index.resize(size_t(count));
+    const auto copy = [&](auto element) {
+      const auto* from = address<const decltype(element)>(args.bias_index);
+      for (int64_t n = 0; from && n < count; ++n) bias_index[size_t(n)] = int32_t(from[n]);
+    };
+    if (p.table.index == TANDEM_U8) return copy(uint8_t());
+    if (p.table.index == TANDEM_U16) return copy(uint16_t());
+    copy(int32_t());
   }
 
   // Loads heads heads of entry b as [heads, size, features], with zeros behind its length.
@@ -106,8 +122,8 @@ struct Call {
     for (int64_t h = first / readers; h <= (first + heads - 1) / readers; ++h)
       for (int64_t i = 0; i < o.rows; ++i)
         for (int64_t j = 0; j < Sk; ++j)
-          to.push_back(
-              T(load(b * o.strides.b + h * o.strides.h + i * o.strides.s + j * o.strides.d)));
+          to.push_back(T(load(p.entry_of(o, b) * o.strides.b + h * o.strides.h + i * o.strides.s +
+                              j * o.strides.d)));
     return to;
   }
 };
@@ -146,6 +162,9 @@ class RefProgram final : public Program {
           break;
         case Stem::bwd_dbias:
           run(p.bias.batch, p.bias.heads, is(&RefProgram::dbias));
+          break;
+        case Stem::reduce_table:
+          run(1, p.heads_q, is(&RefProgram::dtable));
           break;
         case Stem::bwd_dist_bias:
           run(1, p.heads_q, is(&RefProgram::ddist));
@@ -224,7 +243,18 @@ class RefProgram final : public Program {
         return load_element(base, at, p.bias.dtype);
       });
     }
-    if (p.keep) {
+    if (p.blocks) {
+      const int64_t Sk = p.seq_kv, head = p.seq_q * Sk, of = p.blocks_head(b, first),
+                    count = p.blocks_head(b, first + heads - 1) - of + 1;
+      x.keep_step = p.blocks.heads == p.heads_q ? head : 0;
+      a->keep.resize(size_t(count * head));
+      const auto* lists = address<const int32_t>(call.args.blocks);
+      const auto* bits = address<const uint32_t>(call.args.block_bits);
+      for (int64_t n = 0; n < count; ++n)
+        expand_blocks(p, lists + (of + n) * p.blocks.numbers(p.seq_q),
+                      bits ? bits + (of + n) * p.blocks.words(p.seq_q) : nullptr,
+                      &a->keep[size_t(n * head)]);
+    } else if (p.keep) {
       const auto* base = address<const uint8_t>(call.args.keep);
       a->keep = call.overlay<uint8_t>(p.keep, b, first, heads, &x.keep_step,
                                       [&](int64_t at) { return base[at]; });
@@ -234,12 +264,16 @@ class RefProgram final : public Program {
       x.spans_step = p.spans.heads == p.heads_q ? head : 0;
       x.spans = address<const int32_t>(call.args.spans) + p.spans_head(b, first) * head;
     }
+    if (p.table) {
+      x.bias_table = call.bias_table.data() + first * p.table.size;
+      x.bias_index = call.bias_index.data() + p.index_entry(b) * p.seq_q * p.seq_kv;
+    }
     x.bias = a->bias.data();
     x.keep = a->keep.data();
     x.dist_bias = call.dist_bias.data() + first * p.dist_window;
-    x.slope = call.slope.data() + (p.alibi ? first : 0);
+    x.slope = call.slope.data() + (p.alibi ? p.head_number(p.slopes_batch, b, first) : 0);
     x.tau = call.tau.data() + (p.normalizer == Normalizer::elastic ? first : 0);
-    x.sink = call.sink.data() + (p.sink ? first : 0);
+    x.sink = call.sink.data() + (p.sink ? p.head_number(p.sinks_batch, b, first) : 0);
     x.index = b * p.heads_q + first;
     x.dropout_seed = call.args.dropout_seed;
     x.dropout_offset = call.args.dropout_offset;
@@ -321,7 +355,7 @@ class RefProgram final : public Program {
     const int64_t readers = p.heads_q / o.heads;
     for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
       for (int64_t h = bias_head * readers; h < (bias_head + 1) * readers; ++h)
-        if (o.batch == 1 || b == bias_batch)
+        if (p.entry_of(o, b) == bias_batch)
           bwd_dbias_ref(p, Precision::exact, load(Stem::bwd_dbias, call, b, h, 1)->head, sum.data(),
                         nullptr, nullptr);
     const Strides& t = p.d_bias;
@@ -330,6 +364,15 @@ class RefProgram final : public Program {
       for (int64_t j = 0; j < p.seq_kv; ++j)
         store_element(address<char>(call.args.d_bias), base + i * t.s + j * t.d, p.d_bias_dtype,
                       sum[size_t(i * p.seq_kv + j)]);
+  }
+
+  void dtable(const Call& call, int64_t, int64_t h) const {
+    const Problem& p = call.p;
+    Vec<double> sum(size_t(p.table.size));
+    for (int64_t b = 0; p.seq_q > 0 && p.seq_kv > 0 && b < p.batch; ++b)
+      reduce_table_ref(p, Precision::exact, load(Stem::reduce_table, call, b, h, 1)->head,
+                       sum.data(), nullptr, nullptr);
+    put(sum, address<float>(call.args.d_bias_table) + h * p.table.size);
   }
 
   void ddist(const Call& call, int64_t, int64_t h) const {
@@ -360,12 +403,20 @@ class RefProgram final : public Program {
     parts.sink = sinks.data(), parts.delta = delta.data(), parts.tau = taus.data();
     parts.slope = slopes.data();
     for (int64_t h = 0; h < p.heads_q; ++h) {
-      double sums[3] = {};
-      bwd_head_sums_ref(p, Precision::exact, h, parts, slope ? &sums[0] : nullptr,
-                        tau ? &sums[1] : nullptr, sink ? &sums[2] : nullptr);
-      if (slope) address<float>(call.args.d_slope)[h] = float(sums[0]);
-      if (tau) address<float>(call.args.d_tau)[h] = float(sums[1]);
-      if (sink) address<float>(call.args.d_sink)[h] = float(sums[2]);
+      // The entries of a group are side by side.
+      const auto each = [&](bool wanted, int64_t entries, const tandem_buffer& to, int which) {
+        for (int64_t n = 0; wanted && n < entries; ++n) {
+          const int64_t size = p.batch / entries;
+          double sum = 0;
+          bwd_head_sums_ref(p, Precision::exact, h, n * size, (n + 1) * size, parts,
+                            which == 0 ? &sum : nullptr, which == 1 ? &sum : nullptr,
+                            which == 2 ? &sum : nullptr);
+          address<float>(to)[n * p.heads_q + h] = float(sum);
+        }
+      };
+      each(slope, p.slopes_batch, call.args.d_slope, 0);
+      each(tau, 1, call.args.d_tau, 1);
+      each(sink, p.sinks_batch, call.args.d_sink, 2);
     }
   }
 
@@ -378,7 +429,7 @@ class RefProgram final : public Program {
     }
     const Vec<double> rows = floats(lse, p.seq_q);  // no score is needed
     RefHead head;
-    head.lse = rows.data(), head.sink = &call.sink[size_t(h)];
+    head.lse = rows.data(), head.sink = &call.sink[size_t(p.head_number(p.sinks_batch, b, h))];
     sink_weights_ref(p, Precision::exact, head, to);
   }
 

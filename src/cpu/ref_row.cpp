@@ -14,7 +14,7 @@ ScoreRows<Real>::ScoreRows(const Problem& problem, const RefHead& heads, const V
   if (problem.has_lengths() && problem.bottom_right) band_.off = int(kv_len_ - q_len_);
   const auto keys = size_t(problem.seq_kv);
   s.resize(keys);
-  if (problem.keep || problem.spans || problem.bias) hidden_.resize(keys);
+  if (problem.keep || problem.spans || problem.bias || problem.table) hidden_.resize(keys);
   if (problem.softcap > 0) bend.resize(keys);
   if (problem.dropout > 0) factor.resize(keys);
   if (problem.normalizer != Normalizer::softmax) y_.resize(keys);
@@ -177,6 +177,12 @@ void ScoreRows<Real>::add_terms() {
     const double* bias =
         heads_.bias + head_ * heads_.bias_step + (p_.bias.rows == 1 ? 0 : row_) * p_.seq_kv;
     for (int64_t j = lo; j < hi; ++j) add_term(j, Real(bias[j]));
+  }
+  if (p_.table) {
+    const double* table = heads_.bias_table + head_ * p_.table.size;
+    const int32_t* index = heads_.bias_index + row_ * p_.seq_kv;
+    for (int64_t j = lo; j < hi; ++j)
+      if (index[j] >= 0 && index[j] < p_.table.size) add_term(j, Real(table[index[j]]));
   }
   if (p_.dist_window > 0) {
     const double* dist = heads_.dist_bias + head_ * p_.dist_window;

@@ -79,6 +79,8 @@ class Whole {
         pool_.run(p.batch * p.heads_kv, [&](int64_t h, void*) { keys(h); });
       if (p.seq_kv > 0 && p.wants(TANDEM_GRAD_BIAS))
         pool_.run(p.bias.batch * p.bias.heads, [&](int64_t n, void*) { bias(n); });
+      if (p.seq_kv > 0 && p.wants(TANDEM_GRAD_BIAS_TABLE))
+        pool_.run(p.heads_q, [&](int64_t h, void*) { table(h); });
       if (p.wants(TANDEM_GRAD_DIST_BIAS))
         pool_.run(p.heads_q, [&](int64_t h, void*) { dist_bias(h); });
       if (p.wants(kHeadGradients))
@@ -102,11 +104,15 @@ class Whole {
         {&R::d_v, &R::d_v_floor, &R::d_v_slack, wants(TANDEM_GRAD_V), B * Hk * Sk * Dv},
         {&R::d_bias, &R::d_bias_floor, &R::d_bias_slack, wants(TANDEM_GRAD_BIAS),
          gradient_elements(p, TANDEM_GRAD_BIAS)},
+        {&R::d_bias_table, &R::d_bias_table_floor, &R::d_bias_table_slack,
+         wants(TANDEM_GRAD_BIAS_TABLE), gradient_elements(p, TANDEM_GRAD_BIAS_TABLE)},
         {&R::d_dist_bias, &R::d_dist_bias_floor, &R::d_dist_bias_slack,
          wants(TANDEM_GRAD_DIST_BIAS), gradient_elements(p, TANDEM_GRAD_DIST_BIAS)},
-        {&R::d_slope, &R::d_slope_floor, &R::d_slope_slack, wants(TANDEM_GRAD_SLOPE), Hq},
+        {&R::d_slope, &R::d_slope_floor, &R::d_slope_slack, wants(TANDEM_GRAD_SLOPE),
+         p.slopes_batch * Hq},
         {&R::d_tau, &R::d_tau_floor, &R::d_tau_slack, wants(TANDEM_GRAD_TAU), Hq},
-        {&R::d_sink, &R::d_sink_floor, &R::d_sink_slack, wants(TANDEM_GRAD_SINK), Hq}};
+        {&R::d_sink, &R::d_sink_floor, &R::d_sink_slack, wants(TANDEM_GRAD_SINK),
+         p.sinks_batch * Hq}};
     for (const Size& s : sizes) {
       const auto count = size_t(s.wanted ? s.count : 0);
       (r.*s.value).resize(count);
@@ -139,7 +145,7 @@ class Whole {
     x.delta = at(r.delta, first * Sq);
     const auto overlay = [&](const Overlay& o, int64_t* step) {
       *step = o.heads == p.heads_q ? o.rows * Sk : 0;
-      return ((o.batch == 1 ? 0 : b) * o.heads + h / (p.heads_q / o.heads)) * o.rows * Sk;
+      return (p.entry_of(o, b) * o.heads + h / (p.heads_q / o.heads)) * o.rows * Sk;
     };
     if (p.bias) x.bias = in.bias.data() + overlay(p.bias, &x.bias_step);
     if (p.keep) x.keep = in.keep.data() + overlay(p.keep, &x.keep_step);
@@ -148,10 +154,14 @@ class Whole {
       x.spans_step = p.spans.heads == p.heads_q ? head : 0;
       x.spans = in.spans.data() + p.spans_head(b, h) * head;
     }
+    if (p.table) {
+      x.bias_table = at(in.bias_table, h * p.table.size);
+      x.bias_index = in.bias_index.data() + p.index_entry(b) * Sq * Sk;
+    }
     x.dist_bias = at(in.dist_bias, h * p.dist_window);
-    x.slope = at(in.slope, h);
+    x.slope = at(in.slope, p.head_number(p.slopes_batch, b, h));
     x.tau = at(in.tau, h);
-    x.sink = at(in.sink, h);
+    x.sink = at(in.sink, p.head_number(p.sinks_batch, b, h));
     if (!in.lengths_q.empty()) x.q_len = tandem_padded_rows(int(in.lengths_q[size_t(b)]), int(Sq));
     if (!in.lengths_kv.empty())
       x.kv_len = tandem_padded_rows(int(in.lengths_kv[size_t(b)]), int(Sk));
@@ -200,12 +210,19 @@ class Whole {
     const int64_t readers = p.heads_q / o.heads, size = o.rows * p.seq_kv, to = n * size;
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t h = n % o.heads * readers; h < (n % o.heads + 1) * readers; ++h)
-        if (o.batch == 1 || b == n / o.heads)
+        if (p.entry_of(o, b) == n / o.heads)
           bwd_dbias_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_bias, to),
                         at(r.d_bias_floor, to), at(r.d_bias_slack, to));
     if (precision_ == Precision::stepwise)
       for (int64_t e = to; e < to + size; ++e)
         r.d_bias[size_t(e)] = round_element(r.d_bias[size_t(e)], p.d_bias_dtype);
+  }
+
+  void table(int64_t h) {
+    const int64_t to = h * p.table.size;
+    for (int64_t b = 0; b < p.batch; ++b)
+      reduce_table_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_bias_table, to),
+                       at(r.d_bias_table_floor, to), at(r.d_bias_table_slack, to));
   }
 
   void dist_bias(int64_t h) {
@@ -218,10 +235,20 @@ class Whole {
   void head_sums(int64_t h) {
     const auto sums = [&](const RefHeadParts& parts, std::vector<double>* slope,
                           std::vector<double>* tau, std::vector<double>* d_sink, double sign) {
-      bwd_head_sums_ref(p, precision_, h, parts, at(*slope, h), at(*tau, h), at(*d_sink, h));
+      const auto each = [&](int64_t entries, auto&& sum) {
+        const int64_t size = p.batch / entries;
+        for (int64_t n = 0; n < entries; ++n) sum(n * size, (n + 1) * size, n * p.heads_q + h);
+      };
+      bwd_head_sums_ref(p, precision_, h, 0, p.batch, parts, nullptr, at(*tau, h), nullptr);
       // Floors and slack are sums of magnitudes.
-      if (!slope->empty()) (*slope)[size_t(h)] *= sign;
-      if (!d_sink->empty()) (*d_sink)[size_t(h)] *= sign;
+      each(p.slopes_batch, [&](int64_t first, int64_t end, int64_t to) {
+        bwd_head_sums_ref(p, precision_, h, first, end, parts, at(*slope, to), nullptr, nullptr);
+        if (!slope->empty()) (*slope)[size_t(to)] *= sign;
+      });
+      each(p.sinks_batch, [&](int64_t first, int64_t end, int64_t to) {
+        bwd_head_sums_ref(p, precision_, h, first, end, parts, nullptr, nullptr, at(*d_sink, to));
+        if (!d_sink->empty()) (*d_sink)[size_t(to)] *= sign;
+      });
     };
     RefHeadParts parts;
     parts.sink = sinks_.data();

@@ -30,8 +30,10 @@ struct RefInputs {
   std::vector<double> bias;                    // [bias batch, heads, rows, Sk]
   std::vector<uint8_t> keep;                   // [keep batch, heads, rows, Sk]
   std::vector<int32_t> spans;                  // [spans batch, heads, Sk, 2 a span]
+  std::vector<double> bias_table;              // [Hq,N]
+  std::vector<int32_t> bias_index;             // [index batch, Sq, Sk]
   std::vector<double> dist_bias;               // [Hq,W]
-  std::vector<double> slope, tau, sink;        // [Hq]
+  std::vector<double> slope, tau, sink;        // [Hq]; slope and sink [batch, Hq]
   std::vector<int64_t> lengths_q, lengths_kv;  // [B], not cumulative
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
@@ -42,22 +44,25 @@ struct Reference {
   std::vector<double> delta;                   // backward
   std::vector<double> d_q, d_k, d_v;           // backward, those that the problem asks for
   std::vector<double> d_bias;                  // bias's shape
+  std::vector<double> d_bias_table;            // [Hq,N]
   std::vector<double> d_dist_bias;             // [Hq,W]
-  std::vector<double> d_slope, d_tau, d_sink;  // [Hq]
+  std::vector<double> d_slope, d_tau, d_sink;  // as slope, tau and sink
   // What the rounding errors of an element are proportional to; Precision::exact only. y are the
   // weights, g what ds is proportional to (p, or u of entmax), c_ij = |d_o_i| |v_j|, which bounds
   // dp_ij and what cancels in it, and e_ij = g_ij (c_ij + sum_j M g c):
   //   o: sum y |v|    d_v: sum y |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
-  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M c / n
+  //   d_bias, d_bias_table, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M c / n
   //   d_sink: sum p_sink sum_j g c
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
+  std::vector<double> d_bias_table_floor;
   // How far an element may change beyond that, because next to a kink a small error of a score
   // changes a weight or a gradient by much; Precision::exact with a score_error only. For softmax,
   // the change of a gradient through ds if o, from which delta is formed, rounds to a neighbour all
   // over one row.
   std::vector<double> o_slack, d_q_slack, d_k_slack, d_v_slack;
   std::vector<double> d_bias_slack, d_dist_bias_slack, d_slope_slack, d_tau_slack, d_sink_slack;
+  std::vector<double> d_bias_table_slack;
 };
 
 // Computes the forward and, for a backward problem, all gradients. Throws std::bad_alloc. With
@@ -96,6 +101,8 @@ struct RefHead {
   const uint8_t* keep = nullptr;                                   // [keep rows, Sk]
   const int32_t* spans = nullptr;                                  // [Sk, 2 a span]
   int64_t bias_step = 0, keep_step = 0, spans_step = 0;            // to the next head
+  const double* bias_table = nullptr;                              // [N] a head
+  const int32_t* bias_index = nullptr;                             // [Sq, Sk], of all heads
   const double* dist_bias = nullptr;                               // [W] a head
   const double *slope = nullptr, *tau = nullptr, *sink = nullptr;  // one a head
   int64_t q_len = -1, kv_len = -1;                                 // -1: Sq, Sk
@@ -131,15 +138,21 @@ void bwd_dbias_ref(const Problem& problem, Precision precision, const RefHead& h
 void bwd_dist_bias_ref(const Problem& problem, Precision precision, const RefHead& head,
                        double* d_dist_bias, double* floor, double* slack);
 
+// Adds one head's part to the gradient of its table, [N].
+void reduce_table_ref(const Problem& problem, Precision precision, const RefHead& head,
+                      double* d_bias_table, double* floor, double* slack);
+
 // The sinks' weights, exp(sink - lse), in the rows of a head: [Sq].
 void sink_weights_ref(const Problem& problem, Precision precision, const RefHead& head, double* to);
 
-// d_slope, d_tau and d_sink of head h from all rows' parts, [B,Hq,Sq] each.
+// d_slope, d_tau and d_sink of head h over batch entries [first, end), from all rows' parts,
+// [B,Hq,Sq] each.
 struct RefHeadParts {
   const double *sink = nullptr, *delta = nullptr, *tau = nullptr, *slope = nullptr;
 };
-void bwd_head_sums_ref(const Problem& problem, Precision precision, int64_t h,
-                       const RefHeadParts& parts, double* d_slope, double* d_tau, double* d_sink);
+void bwd_head_sums_ref(const Problem& problem, Precision precision, int64_t h, int64_t first,
+                       int64_t end, const RefHeadParts& parts, double* d_slope, double* d_tau,
+                       double* d_sink);
 
 }  // namespace tandem
 #endif

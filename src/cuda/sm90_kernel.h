@@ -115,7 +115,7 @@ class Sm90Kernel {
   const Problem& problem;
 
  private:
-  const bool packs_keep_ = plan.find(Stem::pack_keep) != nullptr;
+  const bool packs_keep_ = plan.scratch[Scratch::packed_keep].present;
 };
 
 // The recorder of a kernel. Own: a class as described.

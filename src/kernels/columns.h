@@ -24,7 +24,8 @@ namespace kernel_rows {  // where rows are expanded
 using namespace trait;
 constexpr uint32_t elastic = kHasElastic, entmax = kHasEntmax, softcap = kHasSoftcap,
                    bias = kHasBias, dist = kHasDistBias, alibi = kHasAlibi, keep = kHasKeep,
-                   spans = kHasSpans, sink = kHasSink, dropout = kHasDropout, lengths = kHasLengths,
+                   spans = kHasSpans, table = kHasTable, sink = kHasSink, dropout = kHasDropout,
+                   lengths = kHasLengths,
                    softmax =
                        softcap | bias | dist | alibi | keep | spans | sink | dropout | lengths,
                    all = softmax | elastic | entmax;

@@ -143,7 +143,10 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
   };
   const auto lengths = [&](bool packed) { return array(4, p.batch + (packed ? 1 : 0)); };
   const int64_t D = p.head_dim, Dv = p.head_dim_v;
-  const Footprint per_head = array(4, p.heads_q), distances = array(4, p.heads_q * p.dist_window);
+  const Footprint per_head = array(4, p.heads_q), slopes = array(4, p.slopes_batch * p.heads_q),
+                  sinks = array(4, p.sinks_batch * p.heads_q),
+                  distances = array(4, p.heads_q * p.dist_window),
+                  table = array(4, p.heads_q * p.table.size);
 
   using A = tandem_args;
   const struct {
@@ -164,17 +167,25 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::bias, false, overlay(p.bias, p.bias.strides, p.bias.dtype)},
       {&A::keep, false, overlay(p.keep, p.keep.strides, p.keep.dtype)},
       {&A::spans, false, array(4, p.spans.batch * p.spans.heads * p.seq_kv * 2 * p.spans.count)},
+      {&A::blocks, false,
+       array(4, p.blocks ? p.blocks.batch * p.blocks.heads * p.blocks.numbers(p.seq_q) : 0)},
+      {&A::block_bits, false,
+       array(4, p.blocks ? p.blocks.batch * p.blocks.heads * p.blocks.words(p.seq_q) : 0)},
+      {&A::bias_table, false, table},
+      {&A::bias_index, false,
+       array(uint64_t(p.table.index_bytes()), p.table.batch * p.seq_q * p.seq_kv)},
       {&A::dist_bias, false, distances},
-      {&A::slope, false, per_head},
+      {&A::slope, false, slopes},
       {&A::tau, false, per_head},
-      {&A::sink, false, per_head},
+      {&A::sink, false, sinks},
       {&A::lengths_q, false, lengths(packed_q)},
       {&A::lengths_kv, false, lengths(packed_kv)},
       {&A::d_bias, true, overlay(p.bias, p.d_bias, p.d_bias_dtype)},
       {&A::d_dist_bias, true, distances},
-      {&A::d_slope, true, per_head},
+      {&A::d_slope, true, slopes},
       {&A::d_tau, true, per_head},
-      {&A::d_sink, true, per_head}};
+      {&A::d_sink, true, sinks},
+      {&A::d_bias_table, true, table}};
   static_assert(sizeof(all) / sizeof(all[0]) == kArgCount, "a buffer is missing here");
   for (const bool output : {true, false})
     for (const ArgUse& use : arg_uses(plan)) {

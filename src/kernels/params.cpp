@@ -8,6 +8,7 @@
 #include "plan/sm90/tiles.h"
 #include "problem/far_row.h"
 #include "problem/mask_map.h"
+#include "problem/table.h"
 
 namespace tandem {
 
@@ -30,11 +31,16 @@ bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
 namespace {
 
+int slope_entries(const Problem& p) { return int(p.batch / p.slopes_batch); }
+int sink_entries(const Problem& p) { return int(p.batch / p.sinks_batch); }
+
 // Whether no streamed tile needs a mask.
 bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !p.banded(); }
 
 // FwdSpec::SINK, where keys are not split.
-uint32_t sinks_of(const Problem& p) { return p.sink_of_rows ? 2 : p.sink ? 1 : 0; }
+uint32_t sinks_of(const Problem& p) {
+  return p.sink_of_rows ? 2 : p.sinks_batch > 1 ? 3 : p.sink ? 1 : 0;
+}
 
 // The members that features.inc gives to every kernel with optional inputs.
 template <typename Spec>
@@ -138,6 +144,9 @@ ExtraBlock extra_block(const Problem& p) {
   b.map_kv_blocks = tandem_map_blocks(int(p.seq_kv));
   b.bias_group = p.bias.heads ? int(p.heads_q / p.bias.heads) : 0;
   b.keep_group = p.keep.heads ? int(p.heads_q / p.keep.heads) : 0;
+  b.bias_entries = p.is_grouped(p.bias) ? int(p.batch / p.bias.batch) : 1;
+  b.keep_entries = p.is_grouped(p.keep) ? int(p.batch / p.keep.batch) : 1;
+  b.slope_entries = slope_entries(p);
   b.dist_window = int(p.dist_window);
   b.bottom_right = p.bottom_right;
   b.softcap = p.softcap;
@@ -178,6 +187,28 @@ PackKeepBlock pack_keep_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
+ExpandBlocksSpec expand_blocks_spec(const Plan&, const Launch& l) {
+  ExpandBlocksSpec s;
+  s.WG = uint32_t(l.invocations());
+  return s;
+}
+
+ExpandBlocksBlock expand_blocks_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  ExpandBlocksBlock b{};
+  b.seq_q = int(p.seq_q);
+  b.seq_kv = int(p.seq_kv);
+  b.block_q = int(p.blocks.q);
+  b.block_kv = int(p.blocks.kv);
+  b.width = int(p.blocks.width);
+  b.bits = int(p.blocks.bits);
+  b.pitch = int(keep_pitch(p.seq_kv));
+  b.packs = plan.scratch[Scratch::packed_keep].present;
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
 MaskMapSpec mask_map_spec(const Plan&, const Launch& l) {
   MaskMapSpec s;
   s.WG = uint32_t(l.invocations());
@@ -190,6 +221,49 @@ MaskMapBlock mask_map_block(const Plan& plan, const Launch& l) {
   b.spans = plan.problem.spans.count;
   b.seq_q = int(plan.problem.seq_q);
   b.seq_kv = int(plan.problem.seq_kv);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
+ExpandTableSpec expand_table_spec(const Plan& plan, const Launch& l) {
+  ExpandTableSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.INDEX = uint32_t(plan.problem.table.index_bytes());
+  return s;
+}
+
+ExpandTableBlock expand_table_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  ExpandTableBlock b{};
+  b.heads = int(p.heads_q);
+  b.size = int(p.table.size);
+  b.seq_q = int(p.seq_q);
+  b.seq_kv = int(p.seq_kv);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
+ReduceTableSpec reduce_table_spec(const Plan& plan, const Launch& l) {
+  ReduceTableSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.INDEX = uint32_t(plan.problem.table.index_bytes());
+  s.PAIRS = TANDEM_TABLE_PAIRS;
+  s.ENTRIES = TANDEM_TABLE_ENTRIES;
+  return s;
+}
+
+ReduceTableBlock reduce_table_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  ReduceTableBlock b{};
+  b.heads = int(p.heads_q);
+  b.size = int(p.table.size);
+  b.seq_q = int(p.seq_q);
+  b.seq_kv = int(p.seq_kv);
+  b.chunks = p.table.batch > 0 ? int(l.members / p.table.batch) : 0;
+  b.members = int(l.members);
+  b.splits = int(l.splits);
   b.tiles = l.tiles;
   b.total = l.total;
   return b;
@@ -213,6 +287,7 @@ FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   FwdBlock b = tile_block<FwdBlock>(plan, l);
   b.o = l.splits > 1 ? part_strides(plan.problem) : plan.problem.o;
   b.splits = int(l.splits);
+  b.sink_entries = sink_entries(plan.problem);
   return b;
 }
 
@@ -239,6 +314,7 @@ FwdCombineBlock fwd_combine_block(const Plan& plan, const Launch& l) {
   b.head_dim_v = int(p.head_dim_v);
   b.heads_q = int(p.heads_q);
   b.splits = int(l.splits);
+  b.sink_entries = sink_entries(p);
   b.tiles = l.tiles;
   b.total = l.total;
   return b;
@@ -277,7 +353,7 @@ BwdOriginSpec bwd_origin_spec(const Plan& plan, const Launch& l) {
   s.DELTA = plan.find(Stem::bwd_dot) != nullptr;
   s.TF32 = std::any_of(plan.launches.begin(), plan.launches.end(),
                        [](const Launch& of) { return of.rounds_to_tf32(); });
-  s.SINK = p.sink;
+  s.SINK = sinks_of(p);
   set_features(p, &s);
   return s;
 }
@@ -285,6 +361,7 @@ BwdOriginSpec bwd_origin_spec(const Plan& plan, const Launch& l) {
 BwdOriginBlock bwd_origin_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdOriginBlock>(plan, l);
   const Problem& p = plan.problem;
+  b.sink_entries = sink_entries(p);
   b.slack = plan.sums_scores_exactly() ? 0.f : tandem_far_slack(p.head_dim, p.dtype == TANDEM_F32);
   return b;
 }
@@ -478,9 +555,10 @@ BwdSumSplitsSpec bwd_sum_splits_spec(const Plan& plan, const Launch& l) {
     s.GRAD_SINK = plan.problem.wants(TANDEM_GRAD_SINK);
   }
   s.WG = kLineGroup;
-  s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS        ? plan.problem.d_bias_dtype
-                     : l.gradient == TANDEM_GRAD_DIST_BIAS ? TANDEM_F32
-                                                           : plan.problem.dtype);
+  s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS ? plan.problem.d_bias_dtype
+                     : l.gradient == TANDEM_GRAD_DIST_BIAS || l.gradient == TANDEM_GRAD_BIAS_TABLE
+                         ? TANDEM_F32
+                         : plan.problem.dtype);
   return s;
 }
 
@@ -493,6 +571,7 @@ BwdSumSplitsBlock bwd_sum_splits_block(const Plan& plan, const Launch& l) {
   b.heads = bias ? int(p.bias.heads) : 1;
   b.rows = int(bias ? p.bias.rows : p.heads_q);
   b.cols = int(bias ? p.seq_kv : p.dist_window);
+  if (l.gradient == TANDEM_GRAD_BIAS_TABLE) b.cols = int(p.table.size), b.to.s = p.table.size;
   if (l.gradient == TANDEM_GRAD_K || l.gradient == TANDEM_GRAD_V) {
     const bool k = l.gradient == TANDEM_GRAD_K;
     b.to = k ? p.d_k : p.d_v;
@@ -505,6 +584,7 @@ BwdSumSplitsBlock bwd_sum_splits_block(const Plan& plan, const Launch& l) {
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;
   b.head_total = l.of<ScalarLaunch>().joined_heads;
+  b.slope_entries = slope_entries(p), b.sink_entries = sink_entries(p);
   b.batch = int(p.batch);
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
@@ -527,6 +607,7 @@ BwdHeadSumsBlock bwd_head_sums_block(const Plan& plan, const Launch& l) {
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
   b.slopes = int(plan.slope_parts);
+  b.slope_entries = slope_entries(p), b.sink_entries = sink_entries(p);
   b.total = l.total;
   return b;
 }

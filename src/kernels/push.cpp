@@ -79,6 +79,8 @@ struct PushValues : Addresses {
     const bool bias_sum = l.gradient == TANDEM_GRAD_BIAS, split = l.splits > 1;
     parts = bias_sum ? a.bias_parts : a.dist_parts;
     to = bias_sum ? a.d_bias : a.d_dist_bias;
+    if (l.gradient == TANDEM_GRAD_BIAS_TABLE) parts = a.table_parts, to = a.d_bias_table;
+    table_sums = split ? a.table_parts : a.d_bias_table;
     if (l.gradient == TANDEM_GRAD_K) parts = a.d_k_parts, to = a.d_k;
     if (l.gradient == TANDEM_GRAD_V) parts = a.d_v_parts, to = a.d_v;
     d_dist = split ? a.dist_parts : a.d_dist_bias;
@@ -103,7 +105,7 @@ struct PushValues : Addresses {
     const int n = launch_.wide_elements();
     return p.head_dim % n == 0 && p.head_dim_v % n == 0 && (~wide & accessed_) == 0;
   }
-  uint64_t parts, to, d_dist, extra[TANDEM_EXTRA_ADDRESSES] = {};
+  uint64_t parts, to, d_dist, table_sums, extra[TANDEM_EXTRA_ADDRESSES] = {};
   uint32_t wide = 0, drop_offset;
 
  private:
@@ -177,6 +179,8 @@ Features features_of(const Problem& p) {
   f.ALIBI = p.alibi;
   f.KEEP = bool(p.keep);
   f.SPANS = uint32_t(p.spans.count);
+  f.GROUPED = uint32_t(p.is_grouped(p.bias)) | uint32_t(p.is_grouped(p.keep)) << 1 |
+              uint32_t(p.slopes_batch > 1) << 2;
   f.DROPOUT = p.dropout > 0;
   f.LENGTHS_Q = uint32_t(p.lengths_q);
   f.LENGTHS_KV = uint32_t(p.lengths_kv);

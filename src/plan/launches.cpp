@@ -7,6 +7,7 @@
 #include "heuristics.h"
 #include "planner.h"
 #include "problem/mask_map.h"
+#include "problem/table.h"
 
 namespace tandem {
 
@@ -37,6 +38,10 @@ Extent PathPlanner::extent(const Launch& l) const {
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
+    case Stem::expand_blocks:
+      return {tandem_map_blocks(int(p.seq_q)) *
+                  ceil_div(p.seq_kv, TANDEM_LISTS_GROUP * TANDEM_MAP_BLOCK),
+              p.blocks.heads, p.blocks.batch};
     case Stem::mask_map:
       return {ceil_div(tandem_map_blocks(int(p.seq_kv)), TANDEM_MAP_GROUP), p.spans.heads,
               p.spans.batch};
@@ -55,7 +60,14 @@ Extent PathPlanner::extent(const Launch& l) const {
     case Stem::bwd_dist_bias:
       return {ceil_div(p.dist_window, Br), p.heads_q, 1, p.batch * q_tiles};
     case Stem::bwd_head_sums:
-      return {1, p.heads_q, 1};
+      return {1, p.heads_q,
+              std::max(p.wants(TANDEM_GRAD_SLOPE) ? p.slopes_batch : 1,
+                       p.wants(TANDEM_GRAD_SINK) ? p.sinks_batch : 1)};
+    case Stem::expand_table:
+      return {ceil_div(p.seq_q * p.seq_kv, TANDEM_TABLE_PAIRS), 1, p.table.batch};
+    case Stem::reduce_table:  // the pairs are none where there is no entry of the batch
+      return {ceil_div(p.table.size, TANDEM_TABLE_ENTRIES), p.heads_q, 1,
+              ceil_div(p.seq_q * p.seq_kv, TANDEM_TABLE_PAIRS) * (p.batch ? p.table.batch : 0)};
     default:
       return {q_tiles, p.heads_q, p.batch};
   }
@@ -115,14 +127,17 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                 launch.shared_bytes, caps.shared_bytes);
   const Extent e = extent(launch);
   if (e.tiles * e.heads * e.batch == 0) return "";
-  // A launch waits for mask_map, pack_keep, pack_bias, bwd_dot, bwd_origin or bwd_row_sums, which
-  // come first. The others are independent.
+  // A launch waits for expand_blocks, expand_table, mask_map, pack_keep, pack_bias, bwd_dot,
+  // bwd_origin or bwd_row_sums, which come first, and reduce_table for all. The others are
+  // independent.
   if (!launches->empty()) {
     const Stem before = launches->back().stem;
-    launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
-                   before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq ||
-                   (before == Stem::pack_bias && stem == Stem::fwd) ||
-                   ((before == Stem::mask_map || before == Stem::pack_keep) && is_tiled(stem));
+    launch.waits =
+        before == Stem::bwd_dot || before == Stem::bwd_origin || before == Stem::bwd_row_sums ||
+        before == Stem::bwd_row_sums_dq || before == Stem::expand_table ||
+        stem == Stem::reduce_table || (before == Stem::pack_bias && stem == Stem::fwd) ||
+        ((before == Stem::mask_map || before == Stem::pack_keep || before == Stem::expand_blocks) &&
+         is_tiled(stem));
   }
   launch.members = e.members;
   if (stem == Stem::fwd)
@@ -149,6 +164,9 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                     caps.max_invocations);
       if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias && stem != Stem::pack_keep)
         launch.shared_bytes = uint32_t(sizeof(float)) * group;
+      if (stem == Stem::expand_table) launch.shared_bytes = 0;
+      if (stem == Stem::reduce_table)
+        launch.shared_bytes = 4 * (2 * TANDEM_TABLE_PAIRS + TANDEM_TABLE_ENTRIES);
       if (stem == Stem::mask_map) launch.shared_bytes = 2 * 4 * sizeof(int32_t) * group;
       if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
     }
@@ -191,6 +209,7 @@ String PathPlanner::add_sum(const Launch& parts, uint32_t gradient, bool waits,
 // The gradients of which a launch leaves parts; 0 stands for o, of fwd.
 Vec<uint32_t> PathPlanner::gradients_in_parts(const Launch& parts) const {
   if (parts.stem == Stem::fwd) return {0};
+  if (parts.stem == Stem::reduce_table) return {TANDEM_GRAD_BIAS_TABLE};
   if (parts.stem == Stem::bwd_dbias || parts.stem == Stem::bwd_dkv_dq) return {TANDEM_GRAD_BIAS};
   if (parts.stem != Stem::bwd_dkv) return {TANDEM_GRAD_DIST_BIAS};
   Vec<uint32_t> gradients;
@@ -204,6 +223,9 @@ String PathPlanner::launches(Vec<Launch>* launches) const {
   const bool tiles = std::any_of(all.begin(), all.end(), is_tiled);
   if (row.backend != Backend::cpu && has_mask_map(p) && tiles && !p.is_empty())
     all.insert(all.begin(), Stem::mask_map);
+  if (row.backend != Backend::cpu && p.blocks && tiles && !p.is_empty())
+    all.insert(all.begin(), Stem::expand_blocks);
+  if (p.expands_table() && tiles && !p.is_empty()) all.insert(all.begin(), Stem::expand_table);
   for (Stem stem : all) {
     const String why = make_launch(stem, launches);
     if (!why.empty()) return why;
@@ -221,7 +243,18 @@ String PathPlanner::launches(Vec<Launch>* launches) const {
     }
   }
   arrange(launches);
-  return "";
+  return p.wants(TANDEM_GRAD_BIAS_TABLE) ? add_reduce_table(launches) : "";
+}
+
+// The sum of d_bias into the table's gradient, which comes behind all that forms d_bias.
+String PathPlanner::add_reduce_table(Vec<Launch>* launches) const {
+  if (gradient_elements(p, TANDEM_GRAD_BIAS_TABLE) >= int64_t(1) << 31)
+    return text("the tables of %lld heads have %lld entries each, together 2^31 or more",
+                (long long)p.heads_q, (long long)p.table.size);
+  const size_t others = launches->size();
+  const String why = make_launch(Stem::reduce_table, launches);
+  if (!why.empty() || launches->size() == others || launches->back().splits == 1) return why;
+  return add_sum(Launch(launches->back()), TANDEM_GRAD_BIAS_TABLE, true, launches);
 }
 
 }  // namespace tandem

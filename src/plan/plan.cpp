@@ -102,9 +102,10 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
     return make_plan(problem, fewer, plan);
   }
   *plan = Plan();
-  plan->problem = caps.backend == Backend::cpu
-                      ? problem
-                      : problem.with_heads_as_rows(takes_sinks_of_rows(problem, caps));
+  plan->problem =
+      caps.backend == Backend::cpu
+          ? problem
+          : problem.with_heads_as_rows(takes_sinks_of_rows(problem, caps)).with_dense_bias();
   plan->backend = caps.backend;
   for (int n = 0; n < kPathCount; ++n)
     if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) {

@@ -95,6 +95,7 @@ class PathPlanner : public HostObject {
  private:
   String make_launch(Stem stem, Vec<Launch>* launches) const;
   Vec<uint32_t> gradients_in_parts(const Launch& parts) const;
+  String add_reduce_table(Vec<Launch>* launches) const;
   String add_sum(const Launch& parts, uint32_t gradient, bool waits, Vec<Launch>* launches) const;
 };
 

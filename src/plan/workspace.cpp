@@ -18,20 +18,28 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
     const int64_t step = kWorkspaceAlignment / sizeof(float);
     x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};
   }
+  if (plan->find(Stem::expand_blocks))
+    x->block_keep = {p.blocks.batch * p.blocks.heads * p.seq_q * keep_pitch(p.seq_kv)};
   if (plan->find(Stem::mask_map)) {
     const int64_t words =
         tandem_map_size(tandem_map_blocks(int(p.seq_q)), tandem_map_blocks(int(p.seq_kv)));
     x->mask_map = {p.spans.batch * p.spans.heads * words * 2};
+  }
+  if (p.expands_table()) {
+    const int64_t biases = p.table.batch * p.heads_q * p.seq_q * p.seq_kv;
+    if (plan->find(Stem::expand_table)) x->table_bias = {biases};
+    if (plan->find(Stem::reduce_table)) x->d_table_bias = {biases};
   }
   plan->slope_parts = p.seq_q;
   if (row_kernel && p.wants(TANDEM_GRAD_TAU)) x->tau_rows = {rows};
   if (row_kernel && p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {rows};
   for (const Launch& l : plan->launches) {
     if (l.stem != Stem::bwd_sum_splits) continue;
-    ScratchExtent& parts = l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts
-                           : l.gradient == TANDEM_GRAD_K  ? x->d_k_parts
-                           : l.gradient == TANDEM_GRAD_V  ? x->d_v_parts
-                                                          : x->dist_parts;
+    ScratchExtent& parts = l.gradient == TANDEM_GRAD_BIAS         ? x->bias_parts
+                           : l.gradient == TANDEM_GRAD_K          ? x->d_k_parts
+                           : l.gradient == TANDEM_GRAD_V          ? x->d_v_parts
+                           : l.gradient == TANDEM_GRAD_BIAS_TABLE ? x->table_parts
+                                                                  : x->dist_parts;
     parts = {l.splits * gradient_elements(p, l.gradient)};
   }
   if (const Launch* combine = plan->find(Stem::fwd_combine)) {

@@ -16,8 +16,9 @@
 #include "tile_range.h"
 
 #define TANDEM_MAP_BLOCK 64
-#define TANDEM_MAP_GROUP 32  // blocks of keys of a workgroup of mask_map
-#define TANDEM_KEEP_GROUP 8  // blocks of keys of a workgroup of pack_keep
+#define TANDEM_MAP_GROUP 32    // blocks of keys of a workgroup of mask_map
+#define TANDEM_KEEP_GROUP 8    // blocks of keys of a workgroup of pack_keep
+#define TANDEM_LISTS_GROUP 16  // blocks of keys of a workgroup of expand_blocks
 #define TANDEM_KEEP_BITS 2
 #define TANDEM_MAP_EMPTY 0x7fffffff
 

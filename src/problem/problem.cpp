@@ -7,6 +7,7 @@
 
 #include "base/number.h"
 #include "base/structs.h"
+#include "mask_map.h"
 
 namespace tandem {
 namespace {
@@ -115,6 +116,11 @@ Status check_window(const char* name, int64_t value, int* bound) {
   return Status();
 }
 
+// Whether an input may have so many batch entries: each serves a group of the batch's entries.
+bool divides_batch(const Problem& p, int64_t batch) {
+  return p.batch == 0 ? batch == 0 || batch == 1 : batch >= 1 && p.batch % batch == 0;
+}
+
 // Checks bias or keep: it is absent, or its sizes divide the problem's.
 Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, int64_t heads,
                      int64_t rows, const Problem& p, Overlay* overlay) {
@@ -129,8 +135,9 @@ Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, in
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s_%s is %lld, must be %s", name, size, value,
                 allowed);
   };
-  if (batch != 1 && batch != p.batch)
-    return wrong("batch", batch, text("1 or batch, %lld", ll(p.batch)).c_str());
+  if (!divides_batch(p, batch))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s_batch is %lld, must divide batch, %lld", name,
+                ll(batch), ll(p.batch));
   if (heads != 1 && heads != p.heads_q && heads != p.heads_kv)
     return wrong(
         "heads", heads,
@@ -160,7 +167,7 @@ Status check_spans(const tandem_problem& given, const Problem& p, Spans* spans) 
           ll(batch), ll(heads));
     return Status();
   }
-  if (p.batch == 0 ? batch != 0 && batch != 1 : batch < 1 || p.batch % batch != 0)
+  if (!divides_batch(p, batch))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "spans_batch is %lld, must divide batch, %lld",
                 ll(batch), ll(p.batch));
   if (heads != 1 && heads != p.heads_q && heads != p.heads_kv)
@@ -168,6 +175,97 @@ Status check_spans(const tandem_problem& given, const Problem& p, Spans* spans) 
                 "spans_heads is %lld, must be 1, heads_kv or heads_q, %lld or %lld", ll(heads),
                 ll(p.heads_kv), ll(p.heads_q));
   *spans = {int(given.spans), batch, heads};
+  return Status();
+}
+
+// Checks block lists, and makes keep of them.
+Status check_blocks(const tandem_problem& given, Problem* p) {
+  const int64_t q = given.block_q, kv = given.block_kv, width = given.block_width,
+                bits = given.block_bits, batch = given.block_batch, heads = given.block_heads;
+  if (q == 0) {
+    if (kv || width || bits || batch || heads)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "block_q is 0, which switches block lists off, but block_kv is %lld, block_width "
+                  "%lld, block_bits %lld, block_batch %lld and block_heads %lld",
+                  ll(kv), ll(width), ll(bits), ll(batch), ll(heads));
+    return Status();
+  }
+  for (const auto& [name, size] : {std::pair{"block_q", q}, std::pair{"block_kv", kv}})
+    if (size < TANDEM_MAP_BLOCK || size % TANDEM_MAP_BLOCK != 0 || size > TANDEM_SEQ_LIMIT)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be a multiple of %d up to %d",
+                  name, ll(size), TANDEM_MAP_BLOCK, TANDEM_SEQ_LIMIT);
+  if (width < 0 || width > TANDEM_SEQ_LIMIT)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "block_width is %lld, must be 0 to %d", ll(width),
+                TANDEM_SEQ_LIMIT);
+  if (bits < 0 || bits > width)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "block_bits is %lld, must be 0 to block_width, %lld",
+                ll(bits), ll(width));
+  if (!divides_batch(*p, batch))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "block_batch is %lld, must divide batch, %lld",
+                ll(batch), ll(p->batch));
+  if (heads != 1 && heads != p->heads_q && heads != p->heads_kv)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "block_heads is %lld, must be 1, heads_kv or heads_q, %lld or %lld", ll(heads),
+                ll(p->heads_kv), ll(p->heads_q));
+  if (p->keep)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "keep and block lists cannot be given together: give the bits of the blocks that "
+                "keep hides a part of");
+  const int64_t pitch = keep_pitch(p->seq_kv), of = p->seq_q * pitch;
+  if (of > 0 && batch * heads > (int64_t(1) << 58) / of)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "block lists of %lld x %lld heads, %lld rows and %lld keys are beyond 2^58 pairs",
+                ll(batch), ll(heads), ll(p->seq_q), ll(p->seq_kv));
+  p->blocks = {q, kv, width, bits, batch, heads};
+  p->keep.dtype = TANDEM_BOOL8;
+  p->keep.batch = batch, p->keep.heads = heads, p->keep.rows = p->seq_q;
+  p->keep.strides = {batch == 1 ? 0 : heads * of, heads == 1 ? 0 : of, p->seq_q == 1 ? 0 : pitch,
+                     1};
+  return Status();
+}
+
+// Checks the number of batch entries of slopes or sinks; 0 is 1.
+Status check_entries(const char* name, const char* flag, bool on, int64_t given, const Problem& p,
+                     int64_t* entries) {
+  if (!on && given != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is 0, but %s is %lld", flag, name, ll(given));
+  if (given != 0 && !divides_batch(p, given))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must divide batch, %lld", name,
+                ll(given), ll(p.batch));
+  *entries = given == 0 ? 1 : given;
+  return Status();
+}
+
+Status check_table(const tandem_problem& given, const Problem& p, BiasTable* table) {
+  const int64_t size = given.bias_table_size, batch = given.bias_index_batch;
+  const uint32_t index = given.bias_index_dtype;
+  TANDEM_TRY(check_size("bias_table_size", size, TANDEM_SEQ_LIMIT));
+  if (size == 0) {
+    if (batch || index)
+      return fail(
+          TANDEM_ERROR_INVALID_ARGUMENT,
+          "bias_table_size is 0, which switches the table off, but bias_index_batch is %lld "
+          "and bias_index_dtype %u",
+          ll(batch), index);
+    return Status();
+  }
+  if (index != TANDEM_U8 && index != TANDEM_U16 && index != TANDEM_I32)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "bias_index_dtype is %u, must be TANDEM_U8, TANDEM_U16 or TANDEM_I32", index);
+  if (p.batch == 0 ? batch != 0 && batch != 1 : batch < 1 || p.batch % batch != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias_index_batch is %lld, must divide batch, %lld",
+                ll(batch), ll(p.batch));
+  if (p.bias)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "bias and bias_table are both given; a problem has one of them: give the table's "
+                "terms as part of bias");
+  const int64_t limit = int64_t(1) << 56, rows = p.heads_q * p.seq_q;  // below 2^58
+  if (rows > 0 && p.seq_kv > 0 && batch > limit / rows / p.seq_kv)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "bias_index_batch %lld x heads_q %lld x seq_q %lld x seq_kv %lld is beyond 2^56 "
+                "biases",
+                ll(batch), ll(p.heads_q), ll(p.seq_q), ll(p.seq_kv));
+  *table = {size, batch, tandem_dtype(index)};
   return Status();
 }
 
@@ -216,6 +314,9 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   TANDEM_TRY(check_flag("sink", given.sink));
   p->alibi = given.alibi != 0;
   p->sink = given.sink != 0;
+  TANDEM_TRY(
+      check_entries("slopes_batch", "alibi", p->alibi, given.slopes_batch, *p, &p->slopes_batch));
+  TANDEM_TRY(check_entries("sinks_batch", "sink", p->sink, given.sinks_batch, *p, &p->sinks_batch));
   if (p->sink && p->normalizer == Normalizer::entmax)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "sink with TANDEM_ENTMAX has no meaning: a sink joins a sum of exponentials");
@@ -233,6 +334,8 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   TANDEM_TRY(check_overlay("keep", given.keep, given.keep_batch, given.keep_heads, given.keep_rows,
                            *p, &p->keep));
   TANDEM_TRY(check_spans(given, *p, &p->spans));
+  TANDEM_TRY(check_blocks(given, p));
+  TANDEM_TRY(check_table(given, *p, &p->table));
 
   const struct {
     uint32_t bit;
@@ -243,7 +346,8 @@ Status check_extras(const tandem_problem& given, Problem* p) {
       {TANDEM_GRAD_DIST_BIAS, "TANDEM_GRAD_DIST_BIAS", "dist_bias", p->dist_window > 0},
       {TANDEM_GRAD_SLOPE, "TANDEM_GRAD_SLOPE", "slope", p->alibi},
       {TANDEM_GRAD_TAU, "TANDEM_GRAD_TAU", "tau", p->normalizer == Normalizer::elastic},
-      {TANDEM_GRAD_SINK, "TANDEM_GRAD_SINK", "sink", p->sink}};
+      {TANDEM_GRAD_SINK, "TANDEM_GRAD_SINK", "sink", p->sink},
+      {TANDEM_GRAD_BIAS_TABLE, "TANDEM_GRAD_BIAS_TABLE", "bias_table", bool(p->table)}};
   for (const auto& g : gradients)
     if (p->wants(g.bit) && !g.present)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.gradients has %s, but there is no %s",
@@ -273,6 +377,12 @@ const char* dtype_name(uint32_t dtype) {
       return "bf16";
     case TANDEM_BOOL8:
       return "bool8";
+    case TANDEM_U8:
+      return "u8";
+    case TANDEM_U16:
+      return "u16";
+    case TANDEM_I32:
+      return "i32";
   }
   return "?";
 }
@@ -301,7 +411,7 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
                          (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
                                                       : bottom_right && band.right >= 0);
   uint32_t others = inputs() & ~uint32_t(kHasSoftcap | kHasLengths);
-  if (sinks) others &= ~uint32_t(kHasSink);
+  if (sinks && sinks_batch == 1) others &= ~uint32_t(kHasSink);
   if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
       !sees_first || !sees_last || others != 0)
     return *this;
@@ -315,6 +425,22 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
   p.sink_of_rows = sink;
   p.band = {TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   p.bottom_right = false;
+  return p;
+}
+
+Problem Problem::with_dense_bias() const {
+  if (!table || bias) return *this;
+  Problem p = *this;
+  const Strides whole{heads_q * seq_q * seq_kv, seq_q * seq_kv, seq_kv, 1};
+  p.bias.dtype = TANDEM_F32;
+  p.bias.batch = table.batch, p.bias.heads = heads_q, p.bias.rows = seq_q;
+  p.bias.strides = {table.batch == 1 ? 0 : whole.b, heads_q == 1 ? 0 : whole.h,
+                    seq_q == 1 ? 0 : whole.s, whole.d};
+  if (wants(TANDEM_GRAD_BIAS_TABLE)) {
+    p.gradients |= TANDEM_GRAD_BIAS;
+    p.d_bias = whole;
+    p.d_bias_dtype = TANDEM_F32;
+  }
   return p;
 }
 
@@ -365,7 +491,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.head_dim_v = given->head_dim_v;
 
   if (p.backward) {
-    if (given->gradients == 0 || given->gradients >= 2 * TANDEM_GRAD_SINK)
+    if (given->gradients == 0 || given->gradients >= 2 * TANDEM_GRAD_BIAS_TABLE)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "problem.gradients is 0x%x, must be a non-empty set of TANDEM_GRAD_*",
                   given->gradients);
@@ -429,6 +555,9 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved is %u, must be 0",
                 given->reserved);
+  if (given->reserved2 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved2 is %u, must be 0",
+                given->reserved2);
   *problem = p;
   return Status();
 }
@@ -446,6 +575,7 @@ int64_t gradient_elements(const Problem& p, uint32_t gradient) {
   const int64_t keys = p.batch * p.heads_kv * p.seq_kv;
   if (gradient == TANDEM_GRAD_K) return keys * p.head_dim;
   if (gradient == TANDEM_GRAD_V) return keys * p.head_dim_v;
+  if (gradient == TANDEM_GRAD_BIAS_TABLE) return p.heads_q * p.table.size;
   return p.heads_q * p.dist_window;
 }
 

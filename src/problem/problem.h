@@ -36,6 +36,29 @@ struct Spans {
   }
 };
 
+// Lists of visible blocks of q rows and kv keys: int32 [batch, heads, rows(), 2 + width], and the
+// bits of their pairs, uint32 [batch, heads, rows(), bits, q, kv / 32]. batch divides B, heads Hq.
+// Kernels of GPUs read a keep mask that is made of the lists.
+struct BlockLists {
+  int64_t q = 0, kv = 0, width = 0, bits = 0, batch = 0, heads = 0;
+  explicit operator bool() const { return q > 0; }
+  int64_t rows(int64_t seq_q) const { return (seq_q + q - 1) / q; }
+  int64_t numbers(int64_t seq_q) const { return rows(seq_q) * (2 + width); }         // of a head
+  int64_t words(int64_t seq_q) const { return rows(seq_q) * bits * q * (kv / 32); }  // of a head
+};
+
+// Bytes of a row of the keep mask of block lists: whole loads of 16.
+inline int64_t keep_pitch(int64_t seq_kv) { return (seq_kv + 15) / 16 * 16; }
+
+// A table of `size` entries for each query head, and for each pair the entry that is its bias:
+// index [batch, Sq, Sk]. batch divides B.
+struct BiasTable {
+  int64_t size = 0, batch = 0;
+  tandem_dtype index{};  // TANDEM_U8, TANDEM_U16 or TANDEM_I32
+  explicit operator bool() const { return size > 0; }
+  int64_t index_bytes() const { return index == TANDEM_U8 ? 1 : index == TANDEM_U16 ? 2 : 4; }
+};
+
 struct Problem {
   bool backward = false;
   int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
@@ -54,10 +77,13 @@ struct Problem {
   float alpha = 0;  // of entmax
   float softcap = 0, dropout = 0;
   bool alibi = false, sink = false;
+  int64_t slopes_batch = 1, sinks_batch = 1;  // entries of slope and sink; each divides B
   bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head
   int64_t dist_window = 0;
-  Overlay bias, keep;
+  Overlay bias, keep;  // keep: also of block lists, whose bytes lie in the workspace
   Spans spans;
+  BlockLists blocks;
+  BiasTable table;
   Strides d_bias{};
   tandem_dtype d_bias_dtype{};
   // off = kv_len - q_len, of each batch entry if lengths are given. band.off is that of full
@@ -67,10 +93,27 @@ struct Problem {
   int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
 
   int64_t group() const { return heads_q / heads_kv; }
+  // The batch entry of bias or keep that entry b reads. Entries of a group read the same one.
+  int64_t entry_of(const Overlay& o, int64_t b) const { return b / (batch / o.batch); }
+  // The slope or sink of a query head, of an input with so many batch entries.
+  int64_t head_number(int64_t entries, int64_t b, int64_t h) const {
+    return b / (batch / entries) * heads_q + h;
+  }
+  bool has_head_groups() const { return slopes_batch > 1 || sinks_batch > 1; }
+  // Whether an overlay has more than one batch entry and fewer than the batch.
+  bool is_grouped(const Overlay& o) const { return o.batch > 1 && o.batch < batch; }
   // The head of the spans that query head h of entry b reads, counted over their batch entries.
   int64_t spans_head(int64_t b, int64_t h) const {
     return b / (batch / spans.batch) * spans.heads + h / (heads_q / spans.heads);
   }
+  // The head of the block lists, likewise.
+  int64_t blocks_head(int64_t b, int64_t h) const {
+    return b / (batch / blocks.batch) * blocks.heads + h / (heads_q / blocks.heads);
+  }
+  // The entry of the index that entry b of the batch reads.
+  int64_t index_entry(int64_t b) const { return b / (batch / table.batch); }
+  // Whether the bias is the table's, each pair's in the workspace (with_dense_bias()).
+  bool expands_table() const { return table && bias; }
   // The sizes are not multiplied, as the product may be beyond 2^63.
   bool is_empty() const {
     return batch == 0 || heads_q == 0 || seq_q == 0 || heads_kv == 0 || seq_kv == 0;
@@ -94,6 +137,10 @@ struct Problem {
   // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
   // query does not see every key. sinks: a row may have a sink of its own.
   Problem with_heads_as_rows(bool sinks = false) const;
+  // With a table: the same problem for the kernels of GPUs, which read the bias of each pair, f32
+  // [index batch, Hq, Sq, Sk], and leave its gradient likewise. Launches around them make the one
+  // of the table, and the table's gradient of the other. Without a table: the problem itself.
+  Problem with_dense_bias() const;
 };
 
 // Checks everything that can be wrong with a problem on any device. *problem is written on success.
@@ -111,7 +158,7 @@ double problem_flops(const Problem& problem);
 // Words of Philox below this are dropped: round(p 2^32).
 uint32_t dropout_threshold(float dropout);
 
-// elements of d_bias, d_dist_bias, d_k or d_v, the latter without lengths
+// elements of d_bias, d_dist_bias, d_bias_table, d_k or d_v, the latter without lengths
 int64_t gradient_elements(const Problem& problem, uint32_t gradient);
 
 const char* dtype_name(uint32_t dtype);  // name of a tandem_dtype; "?": it is none

@@ -60,10 +60,10 @@ struct GradientLetter {
   char letter;
   uint32_t bit;
 };
-constexpr GradientLetter kGradients[] = {{'q', TANDEM_GRAD_Q},         {'k', TANDEM_GRAD_K},
-                                         {'v', TANDEM_GRAD_V},         {'b', TANDEM_GRAD_BIAS},
-                                         {'d', TANDEM_GRAD_DIST_BIAS}, {'a', TANDEM_GRAD_SLOPE},
-                                         {'t', TANDEM_GRAD_TAU},       {'s', TANDEM_GRAD_SINK}};
+constexpr GradientLetter kGradients[] = {
+    {'q', TANDEM_GRAD_Q},    {'k', TANDEM_GRAD_K},         {'v', TANDEM_GRAD_V},
+    {'b', TANDEM_GRAD_BIAS}, {'d', TANDEM_GRAD_DIST_BIAS}, {'a', TANDEM_GRAD_SLOPE},
+    {'t', TANDEM_GRAD_TAU},  {'s', TANDEM_GRAD_SINK},      {'i', TANDEM_GRAD_BIAS_TABLE}};
 
 // The line also holds values that a plan refuses. Members whose words cover only a range of values
 // print any other value as a number.
@@ -82,7 +82,7 @@ constexpr NumberWord kNumbers[] = {
     {"sink", &tandem_problem::sink, 0, 1, false},
     {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_PACKED, false},
     {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
-    {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_SINK - 1, true},
+    {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
     {"flags", &tandem_problem::flags, 0,
      TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32, false}};
 
@@ -236,6 +236,32 @@ String lengths_word(const char* name, uint32_t lengths, int64_t total) {
   return total ? s + text(" total_%s=%lld", name, (long long)total) : s;
 }
 
+bool starts(const char* word, const char* prefix, const char** rest) {
+  const size_t n = std::strlen(prefix);
+  if (std::strncmp(word, prefix, n) != 0) return false;
+  *rest = word + n;
+  return true;
+}
+bool starts(const String& word, const char* prefix, const char** rest) {
+  return starts(word.c_str(), prefix, rest);
+}
+
+String index_text(uint32_t dtype) {
+  const bool known = dtype >= TANDEM_U8 && dtype <= TANDEM_I32;
+  return known ? String(dtype_name(dtype)) : text("%u", dtype);
+}
+
+// Parses "N:u8:B"; an invalid type is its number.
+bool parse_table(const char* at, tandem_problem* p) {
+  if (!parse_int(at, &p->bias_table_size, ':', &at)) return false;
+  for (uint32_t dtype : {TANDEM_U8, TANDEM_U16, TANDEM_I32})
+    if (starts(at, (String(dtype_name(dtype)) + ":").c_str(), &at)) {
+      p->bias_index_dtype = dtype;
+      return parse_int(at, &p->bias_index_batch);
+    }
+  return parse_word(at, &p->bias_index_dtype, ':', &at) && parse_int(at, &p->bias_index_batch);
+}
+
 // Words of what is off by default.
 String extra_words(const tandem_problem& p) {
   String s;
@@ -248,21 +274,23 @@ String extra_words(const tandem_problem& p) {
   s += overlay_word(p, kBias);
   if (p.dist_window) s += text(" dist=%lld", (long long)p.dist_window);
   if (p.alibi) s += " alibi";
+  if (p.slopes_batch) s += text(" slopes=%lld", (long long)p.slopes_batch);
   s += overlay_word(p, kKeep);
   if (p.spans || p.spans_batch || p.spans_heads)
     s += text(" spans=%lld:%lldx%lld", (long long)p.spans, (long long)p.spans_batch,
               (long long)p.spans_heads);
+  if (p.block_q || p.block_kv || p.block_width || p.block_bits || p.block_batch || p.block_heads)
+    s += text(" blocks=%lldx%lld:%lld+%lld:%lldx%lld", (long long)p.block_q, (long long)p.block_kv,
+              (long long)p.block_width, (long long)p.block_bits, (long long)p.block_batch,
+              (long long)p.block_heads);
+  if (p.bias_table_size || p.bias_index_batch || p.bias_index_dtype)
+    s += text(" table=%lld:%s:%lld", (long long)p.bias_table_size,
+              index_text(p.bias_index_dtype).c_str(), (long long)p.bias_index_batch);
   if (p.sink) s += " sink";
+  if (p.sinks_batch) s += text(" sinks=%lld", (long long)p.sinks_batch);
   if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
   return s + lengths_word("q", p.lengths_q, p.total_q) +
          lengths_word("kv", p.lengths_kv, p.total_kv);
-}
-
-bool starts(const String& word, const char* prefix, const char** rest) {
-  const size_t n = std::strlen(prefix);
-  if (word.compare(0, n, prefix) != 0) return false;
-  *rest = word.c_str() + n;
-  return true;
 }
 
 // Parses a word of extra_words(): 1: taken; 0: not one of them; -1: wrong, and *wants is what is
@@ -290,6 +318,10 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     return taken(parse_float(rest, &p->dropout), "wants a number");
   if (starts(word, "dist=", &rest))
     return taken(parse_int(rest, &p->dist_window), "wants a number");
+  if (starts(word, "slopes=", &rest))
+    return taken(parse_int(rest, &p->slopes_batch), "wants a number");
+  if (starts(word, "sinks=", &rest))
+    return taken(parse_int(rest, &p->sinks_batch), "wants a number");
   if (starts(word, "q_packed=", &rest)) {
     p->lengths_q = TANDEM_LENGTHS_PACKED;
     return taken(parse_int(rest, &p->total_q), "wants a number");
@@ -310,6 +342,15 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
                      parse_int(rest, &p->spans_batch, 'x', &rest) &&
                      parse_int(rest, &p->spans_heads),
                  "wants COUNT:BATCHxHEADS");
+  if (starts(word, "blocks=", &rest))
+    return taken(
+        parse_int(rest, &p->block_q, 'x', &rest) && parse_int(rest, &p->block_kv, ':', &rest) &&
+            parse_int(rest, &p->block_width, '+', &rest) &&
+            parse_int(rest, &p->block_bits, ':', &rest) &&
+            parse_int(rest, &p->block_batch, 'x', &rest) && parse_int(rest, &p->block_heads),
+        "wants ROWSxKEYS:WIDTH+BITS:BATCHxHEADS");
+  if (starts(word, "table=", &rest))
+    return taken(parse_table(rest, p), "wants SIZE:TYPE:BATCH, TYPE being u8, u16 or i32");
   if (starts(word, "d_bias:", &rest))
     return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
   for (const NumberWord& n : kNumbers)
@@ -336,7 +377,7 @@ String print_problem(const tandem_problem& p) {
   if (p.window_right != TANDEM_UNBOUNDED) s += text(" right=%lld", (long long)p.window_right);
   if (!std::isnan(p.scale)) s += float_word("scale", p.scale);
   s += extra_words(p);
-  if (backward && p.gradients != TANDEM_GRAD_QKV && p.gradients < 2 * TANDEM_GRAD_SINK &&
+  if (backward && p.gradients != TANDEM_GRAD_QKV && p.gradients < 2 * TANDEM_GRAD_BIAS_TABLE &&
       p.gradients != 0) {
     s += " grads=";
     for (const GradientLetter& g : kGradients)
@@ -422,7 +463,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     } else if (starts(word, "scale=", &rest)) {
       if (!parse_float(rest, &p.scale)) return bad("wants a number");
     } else if (starts(word, "grads=", &rest)) {
-      if (!parse_gradients(rest, &p.gradients)) return bad("wants a set of q, k, v, b, d, a, t, s");
+      if (!parse_gradients(rest, &p.gradients))
+        return bad("wants a set of q, k, v, b, d, a, t, s, i");
     } else if (starts(word, "tile=", &rest)) {
       if (!parse_word(rest, &p.tile_rows, 'x', &rest) || !parse_word(rest, &p.tile_cols))
         return bad("wants ROWSxCOLS");

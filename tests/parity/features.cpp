@@ -38,7 +38,9 @@ const std::vector<Feature>& features() {
       {"alibi", "alibi", [](P& p) { p.alibi = 1; }},
       {"keep", "keep", [](P& p) { set_keep(p, p.batch, 1, p.seq_q); }},
       {"spans", "spans", [](P& p) { set_spans(p, 1, p.batch, 1); }},
+      {"block lists", "keep", [](P& p) { set_blocks(p, 64, 64, 3, 2, 1, 1); }},
       {"two spans of kv heads", "spans", [](P& p) { set_spans(p, 2, 1, p.heads_kv); }},
+      {"table", "bias", [](P& p) { set_table(p, 60, TANDEM_U8, 1); }},
       {"sink", "sink", [](P& p) { p.sink = 1; }},
       {"dropout", "dropout", [](P& p) { p.dropout = 0.25f; }},
       {"padded", "lengths",
@@ -69,6 +71,7 @@ const Feature& feature(const std::string& name) {
 void want_all(tandem_problem& p) {
   p.gradients = TANDEM_GRAD_QKV;
   if (p.bias.dtype) p.gradients |= TANDEM_GRAD_BIAS;
+  if (p.bias_table_size) p.gradients |= TANDEM_GRAD_BIAS_TABLE;
   if (p.dist_window) p.gradients |= TANDEM_GRAD_DIST_BIAS;
   if (p.alibi) p.gradients |= TANDEM_GRAD_SLOPE;
   if (p.normalizer == TANDEM_ELASTIC) p.gradients |= TANDEM_GRAD_TAU;
@@ -96,6 +99,7 @@ TEST_CASE("features: a few combinations with all of them") {
         seed_of("few", 2), sparse());
   check(with({"softcap", "alibi", "sink", "dropout", "padded"}, TANDEM_BF16, shape, kNone),
         seed_of("few", 3), sparse());
+  check(with({"block lists", "table"}, TANDEM_BF16, shape, kNone), seed_of("few", 4), sparse());
 }
 
 // What CUDA has kernels of its own for (trait::fixed).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Masks. Spans: long sequences, where tiles are skipped, or seen whole, by the mask map; and every
-// other optional input beside them. A mask with a row for each query of many pairs, of which
-// cuda.sm90 makes bits and blocks.
+// other optional input beside them. Block lists likewise. A mask with a row for each query of many
+// pairs, of which cuda.sm90 makes bits and blocks.
 #include "parity.h"
 
 using namespace parity;
@@ -81,6 +81,51 @@ TEST_CASE("ratio: spans, every tile visited" * doctest::skip(!at_least(Tier::ci)
 TEST_CASE("ratio: spans, splits of keys" * doctest::skip(!at_least(Tier::ci))) {
   check_lines({"fwd f16 b1 hq2 hk1 sq3 sk900 d64 dv64 spans=1:1x1 splits=3",
                "fwd f32 b2 hq2 hk2 sq1 sk700 d32 dv32 spans=2:2x1"});
+}
+
+TEST_CASE("ratio: block lists") {
+  check_lines({"bwd f32 b1 hq1 hk1 sq130 sk140 d8 dv8 blocks=64x64:3+1:1x1",
+               "bwd f32 b1 hq2 hk1 sq200 sk200 d16 dv16 blocks=64x64:4+2:1x1",
+               "bwd f16 b2 hq2 hk1 sq330 sk260 d32 dv32 blocks=128x64:5+0:2x2",
+               "bwd bf16 b1 hq2 hk2 sq270 sk300 d64 dv64 causal_top_left blocks=64x128:3+3:1x1"},
+              2);
+}
+
+TEST_CASE("ratio: block lists with other inputs" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"bwd f16 b2 hq2 hk1 sq200 sk150 d32 dv32 blocks=64x64:3+3:2x1 spans=1:1x1",
+       "bwd bf16 b2 hq2 hk1 sq150 sk170 d64 dv64 blocks=64x64:2+1:1x1 q_packed=260 kv_packed=300",
+       "bwd f16 b1 hq2 hk1 sq150 sk150 d64 dv64 blocks=64x64:3+2:1x2 bias:f16:1x2x150 "
+       "d_bias:f16 grads=qkvb",
+       "bwd f16 b1 hq1 hk1 sq140 sk140 d32 dv32 blocks=64x64:4+4:1x1 softcap=5 dropout=0.25 sink "
+       "grads=qkvs",
+       "bwd f32 b1 hq2 hk2 sq100 sk130 d16 dv16 blocks=64x64:2+2:1x1 elastic dist=24 grads=qkvdt",
+       "bwd f16 b1 hq2 hk1 sq90 sk140 d16 dv16 blocks=64x64:3+0:1x1 entmax=1.5 visit_all",
+       "bwd bf16 b1 hq4 hk2 sq140 sk200 d128 dv128 alibi blocks=128x64:4+1:1x2 grads=qkva",
+       "fwd f16 b2 hq2 hk2 sq3 sk900 d64 dv64 blocks=64x192:5+2:2x1 splits=3",
+       "bwd f32 b6 hq2 hk1 sq70 sk90 d16 dv16 blocks=64x64:2+1:3x1",
+       // Many short sequences, whose heads a workgroup of cuda.sm80 has whole.
+       "bwd f16 b6 hq2 hk2 sq49 sk49 d32 dv32 blocks=64x64:1+1:6x1"});
+}
+
+// A workgroup of expand_blocks takes 64 rows and 1,024 keys. A block may be larger than these.
+TEST_CASE("ratio: block lists, long rows" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"fwd f32 b1 hq1 hk1 sq70 sk4300 d8 dv8 blocks=64x64:40+7:1x1",
+               "bwd f16 b1 hq2 hk1 sq300 sk2500 d16 dv16 blocks=256x1088:3+2:1x2",
+               "bwd f16 b1 hq1 hk1 sq2100 sk70 d16 dv16 blocks=128x64:2+1:1x1"});
+}
+
+// Where cuda.sm90 makes bits and blocks of the lists.
+TEST_CASE("ratio: block lists of many pairs" * doctest::skip(!at_least(Tier::ci))) {
+  bool hopper = at_least(Tier::device);
+  for (const Target& t : targets()) hopper |= t.path == "sm90";
+  if (!hopper) return;
+  check_lines({"bwd bf16 b1 hq2 hk1 sq1030 sk1040 d64 dv64 blocks=128x128:9+3:1x1",
+               "bwd f16 b1 hq1 hk1 sq1100 sk1000 d128 dv128 blocks=64x64:10+0:1x1 causal_top_left",
+               "fwd f16 b2 hq2 hk2 sq1030 sk1033 d96 dv96 blocks=64x192:6+6:2x2 spans=1:1x1",
+               "bwd f16 b2 hq2 hk1 sq1030 sk1033 d32 dv32 blocks=192x64:12+5:2x1 deterministic "
+               "dropout=0.2 q_padded kv_padded"},
+              2);
 }
 
 TEST_CASE("ratio: a mask of many pairs" * doctest::skip(!at_least(Tier::ci))) {

@@ -40,8 +40,9 @@ inline bool fuses_dq_postprocess(const Plan& plan) {
 // Whether cuda.sm80 holds whole heads of a plan's problem: the plan has one launch, and perhaps one
 // that sums d_bias.
 inline bool has_whole_heads(const Plan& plan) {
-  return !plan.launches.empty() && plan.launches[0].as<Sm80Launch>() &&
-         plan.launches[0].row().tiles == TileTable::ampere_whole_heads;
+  for (const Launch& l : plan.launches)
+    if (l.as<Sm80Launch>() && l.row().tiles == TileTable::ampere_whole_heads) return true;
+  return false;
 }
 
 struct Profile {

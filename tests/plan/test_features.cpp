@@ -31,6 +31,12 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::pack_keep:
       return {ceil_div(p.seq_q, 64) * ceil_div(p.seq_kv, 8 * 64),
               packed_keep(p).heads * packed_keep(p).batch};
+    case Stem::expand_blocks:
+      return {ceil_div(p.seq_q, 64) * ceil_div(p.seq_kv, 16 * 64), p.blocks.heads * p.blocks.batch};
+    case Stem::expand_table:
+      return {ceil_div(p.seq_q * p.seq_kv, 512), p.table.batch};
+    case Stem::reduce_table:
+      return {ceil_div(p.table.size, 2048), p.heads_q * int64_t(l.splits)};
     case Stem::mask_map:
       return {ceil_div(p.seq_kv, 32 * 64), p.spans.heads * p.spans.batch};
     case Stem::bwd_dkv:
@@ -48,8 +54,9 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
               p.bias.heads * p.bias.batch * l.splits};
     case Stem::bwd_dist_bias:
       return {ceil_div(p.dist_window, br), p.heads_q * int64_t(l.splits)};
-    case Stem::bwd_head_sums:
-      return {1, p.heads_q};
+    case Stem::bwd_head_sums:  // a group of batch entries has workgroups of its own
+      return {1, p.heads_q * std::max(p.wants(TANDEM_GRAD_SLOPE) ? p.slopes_batch : 1,
+                                      p.wants(TANDEM_GRAD_SINK) ? p.sinks_batch : 1)};
     case Stem::bwd_sum_splits:
       return {ceil_div(gradient_elements(p, l.gradient), kLineGroup), 1};
     case Stem::fwd_combine:
@@ -75,7 +82,8 @@ bool expects(const Plan& plan, Stem stem) {
   const Problem& p = plan.problem;
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   const uint32_t through_ds = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS |
-                              TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
+                              TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK |
+                              TANDEM_GRAD_BIAS_TABLE;
   const bool by_dot = p.normalizer == Normalizer::softmax &&
                       (std::string(plan.path) == "sm90" || !p.wants(TANDEM_GRAD_SLOPE));
   const bool row_sums_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
@@ -84,12 +92,24 @@ bool expects(const Plan& plan, Stem stem) {
                       p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
   const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
                      plan.find(Stem::bwd_dkv_dq);
-  if (has_whole_heads(plan))
+  const bool of_table = stem == Stem::expand_table || stem == Stem::reduce_table;
+  if (has_whole_heads(plan) && !of_table)
     return stem == (p.backward ? Stem::bwd_dkv_dq : Stem::fwd) ||
-           (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS));
+           (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS)) ||
+           (stem == Stem::expand_blocks && p.blocks);
   switch (stem) {
     case Stem::pack_keep:
-      return std::string(plan.path) == "sm90" && packs_keep(p) && q && kv;
+      return std::string(plan.path) == "sm90" && packs_keep(p) && !p.blocks && q && kv;
+    case Stem::expand_blocks:
+      return plan.backend != Backend::cpu && p.blocks && q && kv &&
+             std::any_of(plan.launches.begin(), plan.launches.end(),
+                         [](const Launch& l) { return is_tiled(l.stem); });
+    case Stem::expand_table:
+      return plan.backend != Backend::cpu && p.table && q && kv &&
+             std::any_of(plan.launches.begin(), plan.launches.end(),
+                         [](const Launch& l) { return is_tiled(l.stem); });
+    case Stem::reduce_table:
+      return p.wants(TANDEM_GRAD_BIAS_TABLE) && p.heads_q > 0;
     case Stem::mask_map:
       return plan.backend != Backend::cpu && p.spans && !p.visit_all && q && kv &&
              std::any_of(plan.launches.begin(), plan.launches.end(),
@@ -184,10 +204,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
       // A fused kernel that leaves parts of d_bias pads their rows; bwd_dbias beside one does not.
       const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       const bool bias = l.gradient == TANDEM_GRAD_BIAS, padded = fused && fused->splits > 1;
-      piece(plan.scratch[bias                          ? Scratch::bias_parts
-                         : l.gradient == TANDEM_GRAD_K ? Scratch::d_k_parts
-                         : l.gradient == TANDEM_GRAD_V ? Scratch::d_v_parts
-                                                       : Scratch::dist_parts]
+      piece(plan.scratch[bias                                   ? Scratch::bias_parts
+                         : l.gradient == TANDEM_GRAD_K          ? Scratch::d_k_parts
+                         : l.gradient == TANDEM_GRAD_V          ? Scratch::d_v_parts
+                         : l.gradient == TANDEM_GRAD_BIAS_TABLE ? Scratch::table_parts
+                                                                : Scratch::dist_parts]
                 .offset,
             int64_t(l.splits) * (bias && padded ? p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)
                                                 : gradient_elements(p, l.gradient)));
@@ -195,7 +216,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
     } else if (l.stem == Stem::fwd_combine) {
       ++sums;
       // Behind fwd, and its redo.
-      CHECK(n == (plan.find(Stem::mask_map) ? 1 : 0) +
+      CHECK(n == (plan.find(Stem::mask_map) ? 1 : 0) + (plan.find(Stem::expand_table) ? 1 : 0) +
+                     (plan.find(Stem::expand_blocks) ? 1 : 0) +
                      (plan.find(Stem::fwd)->as<MatrixLaunch>() ? 2 : 1));
       piece(plan.scratch[Scratch::o_parts].offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
@@ -245,11 +267,16 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const bool turns = l.has(trait::ds) && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
     const bool mapped = n > 0 && (plan.launches[n - 1].stem == Stem::mask_map ||
-                                  plan.launches[n - 1].stem == Stem::pack_keep);
+                                  plan.launches[n - 1].stem == Stem::pack_keep ||
+                                  plan.launches[n - 1].stem == Stem::expand_blocks);
     const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
+    // Of a table's launches, also the sum of its parts.
+    const bool of_table = (n > 0 && plan.launches[n - 1].stem == Stem::expand_table) ||
+                          (n > 0 && l.stem == Stem::reduce_table) ||
+                          l.gradient == TANDEM_GRAD_BIAS_TABLE;
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) || l.has(trait::redo) ||
                       (packed && l.stem == Stem::fwd) || (mapped && l.tile.br > 0) ||
-                      (sum && !summed && !early) || turns));
+                      (sum && !summed && !early) || turns || of_table));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -259,8 +286,19 @@ void check_plan(const Plan& plan, const Caps& caps) {
     piece(plan.scratch[Scratch::delta].offset, 0);
     CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
   }
-  if (present.count(Stem::pack_keep))
+  const bool packs =
+      present.count(Stem::expand_blocks) && std::string(plan.path) == "sm90" && packs_keep(p);
+  if (present.count(Stem::expand_blocks) && !packs)
+    piece(plan.scratch[Scratch::block_keep].offset,
+          ceil_div(p.blocks.heads * p.blocks.batch * p.seq_q * ceil_div(p.seq_kv, 16) * 16, 4));
+  if (present.count(Stem::pack_keep) || packs)
     piece(plan.scratch[Scratch::packed_keep].offset, packed_keep(p).elements());
+  if (p.expands_table()) {
+    const int64_t biases = p.table.batch * p.heads_q * p.seq_q * p.seq_kv;
+    if (present.count(Stem::expand_table)) piece(plan.scratch[Scratch::table_bias].offset, biases);
+    if (present.count(Stem::reduce_table))
+      piece(plan.scratch[Scratch::d_table_bias].offset, biases);
+  }
   if (present.count(Stem::mask_map)) {
     const int64_t q = ceil_div(p.seq_q, 64), kv = ceil_div(p.seq_kv, 64);
     piece(plan.scratch[Scratch::mask_map].offset,

@@ -40,8 +40,8 @@ inline RefInputs draw(const Problem& p, uint32_t seed, double tau = -0.7) {
   in.d_o = fill(true, p.batch * p.heads_q * p.seq_q * p.head_dim_v);
   in.bias = fill(bool(p.bias), p.bias.batch * p.bias.heads * p.bias.rows * p.seq_kv);
   in.dist_bias = fill(true, p.heads_q * p.dist_window);
-  in.slope = fill(p.alibi, p.heads_q);
-  in.sink = fill(p.sink, p.heads_q);
+  in.slope = fill(p.alibi, p.slopes_batch * p.heads_q);
+  in.sink = fill(p.sink, p.sinks_batch * p.heads_q);
   in.tau = fill(p.normalizer == Normalizer::elastic, p.heads_q);
   for (double& x : in.slope) x = std::fabs(x) / 4;
   for (double& x : in.tau) x = tau + x / 8;
@@ -50,6 +50,11 @@ inline RefInputs draw(const Problem& p, uint32_t seed, double tau = -0.7) {
   in.spans.resize(size_t(p.spans.batch * p.spans.heads * p.seq_kv * 2 * p.spans.count));
   for (size_t n = 0; n < in.spans.size(); ++n)  // some of them empty
     in.spans[n] = int32_t(engine() % uint64_t(p.seq_q)) + (n % 2 ? 1 : 0);
+  in.bias_table = fill(bool(p.table), p.heads_q * p.table.size);
+  in.bias_index.resize(size_t(p.table.batch * p.seq_q * p.seq_kv));
+  for (int32_t& x : in.bias_index)  // some are no entry
+    x = engine() % 6 == 0 ? (engine() % 2 ? -1 : 70000)
+                          : int32_t(engine() % uint64_t(p.table.size));
   // A row without a kept key, and lengths of 0, in the middle and at the end.
   if (p.keep.rows > 2) std::fill_n(in.keep.begin() + p.seq_kv, p.seq_kv, uint8_t(0));
   const auto lengths = [&](Lengths mode, int64_t size, bool empty, std::vector<int64_t>* to) {

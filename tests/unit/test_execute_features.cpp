@@ -16,17 +16,23 @@ namespace {
 using namespace tandem::harness;
 
 // All optional inputs and gradients; entmax and elastic softmax exclude each other, so no entmax.
-tandem_problem everything() {
+// A bias excludes a table, so one of them.
+tandem_problem everything(bool table = false) {
   tandem_problem p = good_problem();
   p.normalizer = TANDEM_ELASTIC;
   p.softcap = 5;
   p.dropout = 0.25f;
   p.alibi = p.sink = 1;
   p.dist_window = 3;
-  set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F32);
+  p.gradients = 2 * TANDEM_GRAD_SINK - 1;
+  if (table) {
+    set_table(p, 5, TANDEM_U16, 1);
+    p.gradients ^= TANDEM_GRAD_BIAS | TANDEM_GRAD_BIAS_TABLE;
+  } else {
+    set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F32);
+  }
   set_keep(p, 1, 1, p.seq_q);
   set_spans(p, 2, 1, 1);
-  p.gradients = 2 * TANDEM_GRAD_SINK - 1;
   set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED, 0, 9);
   return p;
 }
@@ -57,18 +63,25 @@ struct Call {
 }  // namespace
 
 TEST_CASE("each optional buffer that is missing or misaligned is named") {
-  const tandem_problem p = everything();
   for (int n = int(Role::bias); n < kRoleCount; ++n) {
     const Role role = Role(n);
     CAPTURE(std::string(role_name(role)));
     const std::string name = std::string("args.") + role_name(role);
+    const bool listed = role == Role::blocks || role == Role::block_bits;
+    tandem_problem p = everything(!listed && !is_used(everything(), role));
+    if (listed) {  // in place of keep
+      p.keep.dtype = 0;
+      p.keep_batch = p.keep_heads = p.keep_rows = 0;
+      set_blocks(p, 64, 64, 2, 1, 1, 1);
+    }
     REQUIRE(is_used(p, role));
     Call missing(p);
     buffer_of(missing.args, role) = {0, 0};
     CHECK(missing.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
     if (role == Role::keep) continue;  // bytes lie anywhere
     Call odd(p);
-    buffer_of(odd.args, role).offset += role == Role::bias ? 1 : 2;
+    const bool shorts = role == Role::bias || role == Role::bias_index;
+    buffer_of(odd.args, role).offset += shorts ? 1 : 2;
     CHECK(odd.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
   }
 }
@@ -81,11 +94,12 @@ TEST_CASE("a 16-bit bias lies at any even address, and its f32 gradient does not
 }
 
 TEST_CASE("forward wants what it reads, and no gradient") {
-  tandem_problem p = everything();
-  p.direction = TANDEM_FORWARD;
+  tandem_problem p;
   for (Role role : {Role::bias, Role::keep, Role::dist_bias, Role::slope, Role::tau, Role::sink,
-                    Role::lengths_q, Role::lengths_kv}) {
+                    Role::lengths_q, Role::lengths_kv, Role::bias_table, Role::bias_index}) {
     CAPTURE(std::string(role_name(role)));
+    p = everything(!is_used(everything(), role));
+    p.direction = TANDEM_FORWARD;
     Call missing(p);
     buffer_of(missing.args, role) = {0, 0};
     CHECK(
@@ -120,22 +134,31 @@ TEST_CASE("what the problem does not switch on may stay away, and is not touched
 
 TEST_CASE("sizes of 0 with optional inputs: sums over nothing are zero") {
   const auto session = Session::open("cpu");
-  for (int kind = 0; kind < 4; ++kind) {
-    CAPTURE(kind);
+  for (int n = 0; n < 8; ++n) {
+    const int kind = n % 4;
+    const bool table = n >= 4;
+    CAPTURE(n);
     tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, kind == 0 ? 0 : 2, 4, 2,
                                     kind == 1 ? 0 : 5, kind == 2 ? 0 : 7, 8);
     p.normalizer = TANDEM_ELASTIC;
     p.alibi = p.sink = 1;
     p.dist_window = 3;
-    set_bias(p, TANDEM_F32, 1, 2, 1);
     set_keep(p, 1, 1, 1);
     p.gradients = 2 * TANDEM_GRAD_SINK - 1;
+    if (table) {
+      set_table(p, 3, TANDEM_I32, 1);
+      p.gradients ^= TANDEM_GRAD_BIAS | TANDEM_GRAD_BIAS_TABLE;
+    } else {
+      set_bias(p, TANDEM_F32, 1, 2, 1);
+    }
     if (kind == 3) set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, 0, 0);
     Case test(p, 7);
     Outputs out;
     const CaseResult result = test.run_and_judge(*session, &out);
     CHECK_MESSAGE(result.ok, result.message);
-    for (Role role : {Role::d_bias, Role::d_dist_bias, Role::d_slope, Role::d_tau, Role::d_sink})
+    CHECK(out.tensor(table ? Role::d_bias_table : Role::d_bias).dims.h > 0);
+    for (Role role : {Role::d_bias, Role::d_bias_table, Role::d_dist_bias, Role::d_slope,
+                      Role::d_tau, Role::d_sink})
       for (double x : out.tensor(role).dense()) CHECK(x == 0);
   }
 }

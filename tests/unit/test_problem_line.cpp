@@ -79,6 +79,17 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.spans == b.spans);
   CHECK(a.spans_batch == b.spans_batch);
   CHECK(a.spans_heads == b.spans_heads);
+  CHECK(a.block_q == b.block_q);
+  CHECK(a.block_kv == b.block_kv);
+  CHECK(a.block_width == b.block_width);
+  CHECK(a.block_bits == b.block_bits);
+  CHECK(a.block_batch == b.block_batch);
+  CHECK(a.block_heads == b.block_heads);
+  CHECK(a.slopes_batch == b.slopes_batch);
+  CHECK(a.sinks_batch == b.sinks_batch);
+  CHECK(a.bias_table_size == b.bias_table_size);
+  CHECK(a.bias_index_dtype == b.bias_index_dtype);
+  CHECK(a.bias_index_batch == b.bias_index_batch);
   CHECK(a.lengths_q == b.lengths_q);
   CHECK(a.lengths_kv == b.lengths_kv);
   CHECK(a.total_q == b.total_q);
@@ -96,6 +107,8 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
   if (chance()) p->dropout = 0.1f;
   p->alibi = chance();
   p->sink = chance();
+  if (chance()) p->slopes_batch = pick({1, 2, 3});
+  if (chance()) p->sinks_batch = pick({1, 2, 3});
   if (chance()) p->dist_window = pick({1, 512, 100000});
   if (chance()) {
     p->bias.dtype = uint32_t(1 + random() % 3);
@@ -110,7 +123,16 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
     p->keep_heads = pick({1, 2});
     p->keep_rows = pick({1, 17});
   }
+  if (chance()) {
+    p->bias_table_size = pick({0, 1, 169});
+    p->bias_index_dtype = uint32_t(pick({0, 1, 5, 6, 7, 9}));
+    p->bias_index_batch = pick({0, 1, 3});
+  }
   if (chance()) p->spans = pick({0, 1, 2, 7}), p->spans_batch = pick({1, 3}), p->spans_heads = 2;
+  if (chance()) {
+    p->block_q = pick({0, 64, 7}), p->block_kv = pick({0, 128}), p->block_width = pick({0, 5});
+    p->block_bits = pick({0, 4}), p->block_batch = pick({1, 3}), p->block_heads = 2;
+  }
   if (chance()) {
     p->lengths_q = uint32_t(random() % 3);
     p->lengths_kv = uint32_t(random() % 3);
@@ -334,11 +356,12 @@ TEST_CASE("defaults of a short line") {
 
 TEST_CASE("optional inputs of a line") {
   tandem_problem p;
-  REQUIRE(
-      tandem_problem_parse("bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
-                           "dist=4 alibi keep:2x1x3 spans=2:1x4 dropout=0.25 q_padded kv_packed=9 "
-                           "grads=qbda d_bias:f32 visit_all tf32 bias=0,5,0,1",
-                           &p) == TANDEM_OK);
+  REQUIRE(tandem_problem_parse(
+              "bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
+              "dist=4 alibi slopes=2 keep:2x1x3 spans=2:1x4 table=169:u16:2 dropout=0.25 q_padded "
+              "kv_packed=9 blocks=64x128:3+1:1x2 "
+              "grads=qbdai d_bias:f32 visit_all tf32 bias=0,5,0,1",
+              &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ENTMAX);
   CHECK(p.entmax_alpha == 1.5f);
   CHECK(p.softcap == 20);
@@ -350,18 +373,29 @@ TEST_CASE("optional inputs of a line") {
   CHECK(p.d_bias.stride[0] == 10);
   CHECK(p.dist_window == 4);
   CHECK(p.alibi == 1);
+  CHECK(p.slopes_batch == 2);
+  CHECK(p.block_q == 64);
+  CHECK(p.block_kv == 128);
+  CHECK(p.block_width == 3);
+  CHECK(p.block_bits == 1);
+  CHECK(p.block_batch == 1);
+  CHECK(p.block_heads == 2);
+  CHECK(p.sinks_batch == 0);
   CHECK(p.keep.dtype == TANDEM_BOOL8);
   CHECK(p.keep.stride[0] == 15);
   CHECK(p.spans == 2);
   CHECK(p.spans_batch == 1);
   CHECK(p.spans_heads == 4);
+  CHECK(p.bias_table_size == 169);
+  CHECK(p.bias_index_dtype == TANDEM_U16);
+  CHECK(p.bias_index_batch == 2);
   CHECK(p.lengths_q == TANDEM_LENGTHS_PADDED);
   CHECK(p.lengths_kv == TANDEM_LENGTHS_PACKED);
   CHECK(p.total_kv == 9);
   CHECK(p.k.stride[0] == 0);
   CHECK(p.k.stride[1] == 72);
-  CHECK(p.gradients ==
-        (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE));
+  CHECK(p.gradients == (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS |
+                        TANDEM_GRAD_SLOPE | TANDEM_GRAD_BIAS_TABLE));
   CHECK(p.flags == (TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32));
   REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ELASTIC);
@@ -436,6 +470,10 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 keep:1x1", "keep:1x1"},
       {"fwd f32 sq4 d8 spans=1", "spans=1"},
       {"fwd f32 sq4 d8 spans=1:2", "spans=1:2"},
+      {"fwd f32 sq4 d8 blocks=64x64:4", "blocks=64x64:4"},
+      {"fwd f32 sq4 d8 table=9", "table=9"},
+      {"fwd f32 sq4 d8 table=9:f16:1", "table=9:f16:1"},
+      {"fwd f32 sq4 d8 table=9:u8", "table=9:u8"},
       {"bwd f32 sq4 d8 d_bias:", "d_bias:"},
       {"bwd f32 sq4 d8 d_bias:bool8", "d_bias:bool8"},
       {"fwd f32 sq4 d8 q_packed=", "q_packed="},
@@ -491,6 +529,10 @@ TEST_CASE("random words never do worse than fail") {
                          "keep:9x9x9",
                          "spans=2:1x1",
                          "spans=2:",
+                         "blocks=64x64:2+1:1x1",
+                         "blocks=64x64:2",
+                         "table=9:u8:1",
+                         "table=9:u8",
                          "q_packed=7",
                          "kv_padded",
                          "grads=bdats",
@@ -557,5 +599,5 @@ TEST_CASE("status names, version, registry") {
     REQUIRE(tandem_kernel_get(i, &kernel) == TANDEM_OK);
     cpu_rows += std::string(kernel.backend) == "cpu" && kernel.built == 1;
   }
-  CHECK(cpu_rows == 12);
+  CHECK(cpu_rows == 13);
 }

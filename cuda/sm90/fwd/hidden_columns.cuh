@@ -79,7 +79,8 @@ TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
       const int4 at = ld_shared_v4_s32(shared.bias_descriptor(tile.n) + 16);
       const KeepRows mask{
           reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
-              at.z * strides.b + at.w / params.extra.keep_group * strides.h + t * S::N * strides.d,
+              group_of(at.z, params.extra.keep_entries) * strides.b +
+              at.w / params.extra.keep_group * strides.h + t * S::N * strides.d,
           0, strides.d, u.seq_kv - t * S::N};
       const uint4 hidden = hidden_columns<S::N>(mask);
       mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());

@@ -43,7 +43,7 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
     const int warpgroups = min(S::WARPGROUPS, (u.seq_q - at.row0 + 63) / 64);
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
               kv_head = head / u.group, bias_head = head / params.extra.bias_group,
-              bias_batch = params.extra.bias.b ? batch : 0;
+              bias_batch = params.extra.bias.b ? group_of(batch, params.extra.bias_entries) : 0;
     publish(at, warpgroups, batch, head);
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       producer.kv(t, kv_head, batch);

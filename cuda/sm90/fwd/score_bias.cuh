@@ -3,6 +3,7 @@
 // consumer warpgroups.
 #ifndef TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
+#include "../../parts/extra.cuh"
 #include "../keep_mask.cuh"
 #include "../tile_scheduler/fwd_varlen.cuh"
 #include "epilogue.cuh"
@@ -102,7 +103,7 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
     }
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
               kv_head = head / u.group, bias_head = head / params.extra.bias_group,
-              bias_batch = params.extra.bias.b ? batch : 0;
+              bias_batch = params.extra.bias.b ? group_of(batch, params.extra.bias_entries) : 0;
     producer.q(at.row0, head, batch);
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       if constexpr (S::ENDS)
@@ -330,8 +331,8 @@ struct BiasScore : ScorePolicy<T, S> {
         const BiasWorkTile at = bias_work_tile(c.shared, c.q_pipe.n);
         const int row = at.row0 + accumulator_row(), last = params.block.seq_q - 1;
         keep_row = reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
-                   at.batch * strides.b + at.head / params.extra.keep_group * strides.h +
-                   min(row, last) * strides.s;
+                   group_of(at.batch, params.extra.keep_entries) * strides.b +
+                   at.head / params.extra.keep_group * strides.h + min(row, last) * strides.s;
         keep_second = min(row + 8, last) - min(row, last);
       }
   }

@@ -97,8 +97,8 @@ Estimate estimate_terms(const CostTerms& terms, const Problem& p, const Caps& ca
   if (!fit) return e;
   // A term that the fit does not have may be known of the other size of elements.
   const CostFit* sibling = find_fit(*device, path, p.backward, 6 - size);
-  // No fit knows tiles that a mask map skips.
-  bool misses = bool(p.spans), borrows = false;
+  // No fit knows tiles that a mask map skips, or the launches of a table.
+  bool misses = p.spans || p.table, borrows = false;
   double before = 0, products = 0, memory = 0;
   for (int n = 0; n < kCostTerms; ++n) {
     if (terms.of[n] <= 0) continue;

@@ -47,7 +47,7 @@ String odd_words(const char* name, const Strides& s, const char* unit, int64_t s
 using Relax = String (*)(const Problem& p, Problem* near);
 
 String relax_bias_type(const Problem& p, Problem* near) {
-  if (!p.bias || p.bias.dtype == p.dtype) return "";
+  if (!p.bias || p.expands_table() || p.bias.dtype == p.dtype) return "";
   near->bias.dtype = p.dtype;
   if (p.wants(TANDEM_GRAD_BIAS)) near->d_bias_dtype = p.dtype;
   return text("bias is %s; one of the tensors' type, %s, takes the fast path",
@@ -55,7 +55,7 @@ String relax_bias_type(const Problem& p, Problem* near) {
 }
 
 String relax_bias_strides(const Problem& p, Problem* near) {
-  if (!p.bias) return "";
+  if (!p.bias || p.expands_table()) return "";
   const int64_t step = kChunk / size_of(p.bias.dtype);
   if (is_round(p.bias.strides, step)) return "";
   round_up(&near->bias.strides, kChunk / 2);
@@ -65,7 +65,7 @@ String relax_bias_strides(const Problem& p, Problem* near) {
 
 // d_bias that is summed over rows, over heads, or over some of the batch entries.
 String relax_bias_sums(const Problem& p, Problem* near) {
-  if (!p.wants(TANDEM_GRAD_BIAS) || p.heads_q == 0 || p.seq_q == 0) return "";
+  if (!p.wants(TANDEM_GRAD_BIAS) || p.expands_table() || p.heads_q == 0 || p.seq_q == 0) return "";
   const Overlay& b = p.bias;
   const bool rows = b.rows != p.seq_q, heads = b.heads != p.heads_q,
              some = b.batch != 1 && b.batch != p.batch;

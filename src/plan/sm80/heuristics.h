@@ -116,13 +116,13 @@ inline bool sm80_takes_whole(const Problem& p, const Caps& caps) {
   if (p.element_size() != 2 || p.normalizer != Normalizer::softmax ||
       (p.inputs() & ~uint32_t(kHasBias | kHasKeep)) != 0 || p.is_empty() || p.splits > 1)
     return false;
-  if (p.batch * p.heads_q >= int64_t(1) << 31) return false;  // pairs are an int
+  if (p.is_grouped(p.bias) || p.is_grouped(p.keep)) return false;  // its kernels do not divide
+  if (p.batch * p.heads_q >= int64_t(1) << 31) return false;       // pairs are an int
   if (!p.backward)
     return p.inputs() != 0 || p.seq_q > kFewWholeRows || !in_force(caps, sm80_rule::whole_few_rows);
   if (p.heads_q != p.heads_kv) return false;
   const Overlay& b = p.bias;
-  return !p.wants(TANDEM_GRAD_BIAS) ||
-         (b.heads == p.heads_q && b.rows == p.seq_q && (b.batch == 1 || b.batch == p.batch));
+  return !p.wants(TANDEM_GRAD_BIAS) || (b.heads == p.heads_q && b.rows == p.seq_q);
 }
 // Whether workgroups of whole heads have a slice of the batch of one head: where all entries share
 // a bias.

@@ -115,6 +115,12 @@ String Sm80Planner::refuse() const {
   if (p.dtype == TANDEM_F32 && !sm80_is_simple_bias(p))
     return "of f32 problems it takes those with a bias, keep, lengths or a sink, this one has " +
            p.extras(kSimpleInputs);
+  if (p.dtype == TANDEM_F32 && (p.is_grouped(p.bias) || p.is_grouped(p.keep)))
+    return text(
+        "of f32 problems it takes a bias or mask of the whole batch or of each entry, this "
+        "%s has %lld",
+        p.is_grouped(p.bias) ? "bias" : "mask",
+        (long long)(p.is_grouped(p.bias) ? p.bias : p.keep).batch);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
   if (wider > widest)
@@ -234,7 +240,7 @@ uint32_t Sm80Planner::sum_splits(const Launch& launch, const Extent& e) const {
 }
 
 Extent Sm80Planner::extent(const Launch& launch) const {
-  if (choice_ == Choice::whole) {
+  if (choice_ == Choice::whole && is_tiled(launch.stem)) {
     const int64_t room = std::min<int64_t>(launch.of<Sm80Launch>().tile().groups * cores_of(caps),
                                            workgroups_at_once(launch));
     return {sm80_whole_slices(p, cores_of(caps), room), sm80_slices_batch(p) ? p.heads_q : 1, 1};

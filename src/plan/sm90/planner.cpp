@@ -163,7 +163,12 @@ String bias_refusal(const Problem& p) {
                 short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
   const String type = bias_type_refusal(p);
   if (!type.empty()) return type;
-  if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
+  const Overlay& grouped = p.is_grouped(b) ? b : p.keep;
+  if (p.backward && p.is_grouped(grouped))
+    return text(
+        "in backward, a dense bias and the mask beside it have 1 or %lld batch entries, "
+        "this %s has %lld",
+        (long long)p.batch, p.is_grouped(b) ? "bias" : "mask", (long long)grouped.batch);
   if (packs_bias(p)) {
     const PackedBias copy = packed_bias(p, kFwdBiasRows);
     if (copy.rows * (copy.pitch / 8) > INT32_MAX)
@@ -250,6 +255,9 @@ String Sm90Planner::cannot() const {
     const String why = full_refusal(p);
     if (!why.empty()) return why;
   }
+  if (p.has_head_groups())
+    return text("its slopes and sinks are of the whole batch, here they have %lld and %lld entries",
+                (long long)p.slopes_batch, (long long)p.sinks_batch);
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
   if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
@@ -290,7 +298,7 @@ bool Sm90Planner::choose(const Refuse& refuse) {
 Vec<Stem> Sm90Planner::stems() const {
   Vec<Stem> stems = stems_but_pack();
   if (packs_bias(p)) stems.insert(stems.begin(), Stem::pack_bias);
-  if (packs_keep(p)) stems.insert(stems.begin(), Stem::pack_keep);
+  if (packs_keep(p) && !p.blocks) stems.insert(stems.begin(), Stem::pack_keep);
   return stems;
 }
 
@@ -415,6 +423,9 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements() *
                       (pack->has(trait::f32_bias) ? 2 : 1)};
   if (plan->find(Stem::pack_keep)) x->packed_keep = {packed_keep(p).elements()};
+  // Of block lists bits and blocks are made at once.
+  if (plan->find(Stem::expand_blocks) && packs_keep(p))
+    x->packed_keep = {packed_keep(p).elements()}, x->block_keep = {};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();
   const KernelRow& kernel = fused->row();

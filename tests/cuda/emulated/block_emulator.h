@@ -177,7 +177,7 @@ class Block {
   static Block& current() { return *running()->block; }
 
  private:
-  static constexpr size_t kGuard = 4096, kStatics = 32768, kSlot = 64;
+  static constexpr size_t kGuard = 4096, kStatics = 49152, kSlot = 64;
   struct Warp {
     alignas(16) unsigned char value[2][32 * kSlot];
     const char* what = nullptr;

@@ -117,6 +117,16 @@ template <typename T>
 T __shfl_sync(unsigned mask, T x, int lane) {
   return simt::of_lane(mask, x, unsigned(lane));
 }
+// The lanes whose x is that of this one, as bits.
+inline unsigned __match_any_sync(unsigned mask, unsigned x) {
+  if (mask != ~0u) simt::die("__match_any_sync() of some lanes");
+  const unsigned* all = simt::Block::current().exchange(x, "__match_any_sync()");
+  const unsigned first = simt::running()->index / 32 * 32;
+  unsigned bits = 0;
+  for (unsigned n = 0; n < 32 && first + n < simt::Block::current().threads(); ++n)
+    bits |= unsigned(all[n] == x) << n;
+  return bits;
+}
 inline bool __any_sync(unsigned mask, bool x) {
   return simt::over_lanes(mask, x, "__any_sync()", [](bool a, bool b) { return a || b; });
 }
