@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import flex_attention as flex  # noqa: E402
 
 from tandem_attention import InvalidArgumentError, UnsupportedError, masks  # noqa: E402
+from tandem_attention.drop_in import _visible  # noqa: E402
 from tandem_attention.drop_in import flex_attention as drop_in  # noqa: E402
 
 S = 300  # more than two blocks of 128, and the last one is not full
@@ -63,7 +64,7 @@ MODS = {
     "of heads": (of_heads, 2, 4, "spans", 2),
     "sinks": (sinks, 1, 1, "spans", 2),
     "two intervals": (two_intervals, 1, 4, "spans", 4),
-    "stripes": (stripes, 2, 1, "keep", S),
+    "stripes": (stripes, 2, 1, "blocks", S),
     "rows without keys": (no_rows, 1, 1, "spans", 2),
 }
 
@@ -98,7 +99,10 @@ def test_block_masks(name: str, size: int) -> None:
     block_mask = flex.create_block_mask(mod, batch, heads, S, S, DEVICE, BLOCK_SIZE=size)
     visible = drop_in.visible_of(block_mask)
     given = {n: t for n, t in visible._asdict().items() if t is not None}
-    assert {n: t.shape for n, t in given.items()} == {kind: (batch, heads, S, width)}
+    if kind == "blocks":
+        assert list(given) == ["blocks"] and given["blocks"].lists.shape[:2] == (batch, heads)
+    else:
+        assert {n: t.shape for n, t in given.items()} == {kind: (batch, heads, S, width)}
     dense = flex.create_mask(mod, batch, heads, S, S, device=DEVICE)
     if kind == "spans":
         assert (torch.from_numpy(masks.to_mask(visible.spans, S)).to(DEVICE) == dense).all()
@@ -162,7 +166,7 @@ def test_intervals_are_those_of_masks() -> None:
         generator = torch.Generator(DEVICE).manual_seed(seed)
         rows, keys = (int(torch.randint(1, 8, (), generator=generator)) for _ in "qk")
         dense = torch.rand(2, 1, rows, keys, generator=generator) < 0.6
-        made = drop_in._intervals(dense)
+        made = _visible.intervals(dense)
         try:
             want = masks.from_mask(dense)
         except ValueError:
@@ -173,8 +177,8 @@ def test_intervals_are_those_of_masks() -> None:
         assert made.dtype == torch.int32
         assert (torch.from_numpy(masks.to_mask(made, rows)).to(DEVICE) == dense).all()
     assert kinds == {2, 4, "none of these"}
-    assert drop_in._intervals(torch.ones(1, 1, 4, 0, dtype=torch.bool)).shape == (1, 1, 0, 4)
-    assert (drop_in._intervals(torch.ones(1, 1, 0, 4, dtype=torch.bool)) == 0).all()
+    assert _visible.intervals(torch.ones(1, 1, 4, 0, dtype=torch.bool)).shape == (1, 1, 0, 4)
+    assert (_visible.intervals(torch.ones(1, 1, 0, 4, dtype=torch.bool)) == 0).all()
 
 
 def test_keys_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +187,11 @@ def test_keys_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         whole = getattr(drop_in._read(block_mask), kind)
         with monkeypatch.context() as patch:
             patch.setattr(drop_in, "_AT_ONCE", 70 * S * batch * heads)
-            assert torch.equal(getattr(drop_in._read(block_mask), kind), whole)
+            parts = getattr(drop_in._read(block_mask), kind)
+        if kind == "blocks":
+            assert all(map(torch.equal, parts, whole))
+        else:
+            assert torch.equal(parts, whole)
 
 
 def test_a_mask_is_read_once_and_goes_with_its_owner() -> None:
@@ -219,13 +227,13 @@ def test_refusals() -> None:
     causal = flex.create_block_mask(lambda b, h, i, j: j <= i, None, None, S, S, DEVICE)
     of_three = flex.create_block_mask(lambda b, h, i, j: j <= i, 3, None, S, S, DEVICE)
 
-    def alibi(score, b, h, i, j):
-        return score + i - j
+    def squared(score, b, h, i, j):
+        return score * score
 
     call = drop_in.flex_attention
     bad, absent = InvalidArgumentError, UnsupportedError
     for kind, sentence, run in (
-        (absent, "score_mod is alibi; this version takes none", lambda: call(q, q, q, alibi)),
+        (absent, "score_mod squared hands the score to", lambda: call(q, q, q, squared)),
         (bad, "query has 4 heads where key has 2; enable_gqa=True", lambda: call(q, k, k)),
         (bad, "block_mask is of 300 queries and 300 keys; query has 299 and key 300",
          lambda: call(q[:, :, 1:], q, q, block_mask=causal)),

@@ -233,7 +233,6 @@ def test_what_is_refused():
     for t, sentence in (
         (q.double(), "float64"), (q.int(), "int32"), (rand(1, 1, 4, 257), "256"),
         (torch.nested.nested_tensor([q[0], q[0]]), "nested"),
-        (torch.nested.nested_tensor([q[0], q[0]], layout=torch.jagged), "nested"),
         (q.to_sparse(), "sparse"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=sentence):

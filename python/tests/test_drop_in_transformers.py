@@ -63,6 +63,19 @@ def t5():
     )  # fmt: skip
 
 
+def gemma3():
+    text = transformers.Gemma3TextConfig(
+        **GROUPED, head_dim=8, sliding_window=5, query_pre_attn_scalar=16, layer_types=SLIDING,
+    )  # fmt: skip
+    vision = transformers.SiglipVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        image_size=8, patch_size=4,
+    )  # fmt: skip
+    return transformers.Gemma3ForConditionalGeneration, transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=WORDS - 1,
+    )  # fmt: skip
+
+
 DECODERS = [llama, mistral, gemma2, gpt2, gpt_oss]
 
 
@@ -151,7 +164,8 @@ def test_what_reaches_attention(calls):
     # A plain causal mask is not made: it is a flag.
     assert plain["causal"] == "top_left"
     assert plain["keep"] is None
-    assert window["keep"].dtype == torch.bool
+    assert window["keep"] is None
+    assert window["spans"].shape == (1, 1, ROWS, 2)
     assert not window["causal"]
     assert capped["softcap"] == 2.0
     assert sinks["sink"].shape == (4,)
@@ -163,7 +177,9 @@ def test_t5(calls):
         t5, None, input_ids=words(), attention_mask=mask, decoder_input_ids=words().flip(1)
     )
     assert len(calls) == 6
-    assert all(c["bias"] is not None for c in calls)
+    assert all(c["bias"] is not None and c["keep"] is None for c in calls)
+    # Padding: the encoder's layers, and those of the decoder that look at it.
+    assert sum(c["spans"] is not None for c in calls) == 4
     assert all(d.abs().max() > 0 for n, d in gradients.items() if "relative_attention_bias" in n)
 
 
@@ -190,10 +206,76 @@ def test_masks_that_the_user_makes():
         torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("make", [llama, mistral])
-def test_sequences_packed_by_position(make):
+def given(calls):
+    """Of each call, the mask that it got and its size."""
+    return [{n: tuple(c[n].shape) for n in ("spans", "keep") if c[n] is not None} for c in calls]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("make", [llama, mistral, gemma2])
+def test_sequences_packed_by_position(make, batch, calls):
     positions = torch.cat((torch.arange(7), torch.arange(5)))[None]
-    compare(make, None, input_ids=words(1), position_ids=positions)
+    if batch == 2:
+        positions = torch.cat((positions, torch.cat((torch.arange(3), torch.arange(9)))[None]))
+    # With a cache, transformers does not look for sequences in a row.
+    compare(make, None, input_ids=words(batch), position_ids=positions, use_cache=False)
+    assert given(calls) == [{"spans": (batch, 1, ROWS, 2)}] * 2
+
+
+@pytest.mark.parametrize("make", [bert, mistral])
+def test_padding_is_spans(make, calls):
+    compare(make, left_padding(), input_ids=words(), attention_mask=left_padding())
+    assert given(calls) == [{"spans": (2, 1, ROWS, 2)}] * 2
+
+
+def test_images_see_themselves_both_ways(calls):
+    """Gemma 3: two images in the text of the first row, one behind the other, one in the second."""
+    types = torch.tensor([[0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1] + [0] * 7])
+    batch = {
+        "input_ids": words(),
+        "token_type_ids": types,
+        "attention_mask": torch.ones_like(types),
+    }
+    compare(gemma3, None, **batch)
+    masks = given(calls)
+    assert len(masks) == 2
+    assert all(m.keys() == {"spans"} for m in masks)
+    # Without the types it is another model: what they show is seen.
+    plain, images = (
+        build(gemma3, "tandem")(**{**batch, "token_type_ids": t}).logits
+        for t in (torch.zeros_like(types), types)
+    )
+    assert (plain - images).abs().max() > 1e-2
+
+
+def test_masks_that_have_no_spans_or_were_changed(calls):
+    """Three intervals of rows a key, a mask that is written into, and one made of a mask."""
+    from transformers import AttentionMaskInterface
+
+    make = AttentionMaskInterface()["tandem"]
+    sizes = {"batch_size": 2, "q_length": ROWS, "kv_length": ROWS, "allow_is_causal_skip": False}
+    q, k = rand(2, 2, ROWS, 8), rand(2, 2, ROWS, 8, seed=1)
+    full = torch.nn.functional.scaled_dot_product_attention
+
+    def check(mask, kind):
+        got, _ = drop_in.attention_forward(module(True), q, k, k, mask)
+        torch.testing.assert_close(got, full(q, k, k, mask).transpose(1, 2))
+        assert given(calls[-1:])[0].keys() == {kind}
+
+    check(make(**sizes, mask_function=lambda b, h, i, j: (i % 4 == j % 4) | (i == j)), "keep")
+    check(make(**sizes), "spans")
+    changed = make(**sizes)
+    changed[:, :, 5, 2] = False
+    check(changed, "keep")
+    check(make(**sizes) | torch.eye(ROWS, dtype=torch.bool), "keep")
+    longer = make(**{**sizes, "kv_length": ROWS + 3})
+    got, _ = drop_in.attention_forward(module(True), q, k, k, longer)
+    torch.testing.assert_close(got, full(q, k, k, is_causal=True).transpose(1, 2))
+    assert given(calls[-1:])[0].keys() == {"spans"}
+    row = make(**{**sizes, "q_length": 1, "q_offset": 4})
+    got, _ = drop_in.attention_forward(module(True), q[:, :, :1], k, k, row)
+    torch.testing.assert_close(got, full(q[:, :, :1], k, k, row).transpose(1, 2))
+    assert given(calls[-1:])[0].keys() == {"keep"}
 
 
 def module(is_causal):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""In place of ``torch.nn.attention.flex_attention.flex_attention``: its block masks.
+"""In place of ``torch.nn.attention.flex_attention.flex_attention``.
 
 A BlockMask is read once, when it is first used: where each key is seen by one or two intervals of
-rows it runs as spans, else as a mask of a byte for each pair. Score mods are refused in this
-version.
+rows it runs as spans, else as lists of blocks with the bits of partial ones, or, with blocks that
+are no multiples of 64, as a mask of a byte for each pair. A score mod is traced at each call: one
+that adds to the score, multiplies it by a number or caps it runs as bias, slopes, distance bias,
+scale and softcap; all others are refused.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
+from .._blocks import Blocks
 from .._errors import InvalidArgumentError, UnsupportedError
 from ..torch import attention
+from ..torch._block_mask import blocks_of
+from . import _score_mod
+from ._visible import spans_of
 
 __all__ = ["Visible", "flex_attention", "visible_of"]
 
@@ -26,18 +32,21 @@ _AT_ONCE = 1 << 26
 
 
 class Visible(NamedTuple):
-    """What attention() takes for a BlockMask; one of the two.
+    """What attention() takes for a BlockMask; one of the three.
 
     Attributes:
         spans: int32 [B, H, Sk, 2 or 4], of a mask of one or two intervals of rows a key.
-        keep: bool [B, H, Sq, Sk], of all others.
+        blocks: lists and bits, of all others with blocks of multiples of 64.
+        keep: bool [B, H, Sq, Sk], of the rest.
     """
 
     spans: Tensor | None = None
     keep: Tensor | None = None
+    blocks: Blocks | None = None
 
 
 _known: weakref.WeakKeyDictionary[BlockMask, Visible] = weakref.WeakKeyDictionary()
+_causal: weakref.WeakKeyDictionary[BlockMask, bool] = weakref.WeakKeyDictionary()
 
 
 def _listed(counts: Tensor | None, indices: Tensor | None, like: Tensor) -> Tensor:
@@ -98,39 +107,50 @@ def visible_of(block_mask: BlockMask) -> Visible:
     return made
 
 
-def _intervals(shown: Tensor) -> Tensor | None:
-    """int32 [B, H, keys, 4] of a mask [B, H, Sq, keys]: the first and the last interval of rows of
-    each key, the same where there is one. None where a key has more than two. As masks.from_mask(),
-    but where the mask lies."""
-    edge = shown.new_zeros((*shown.shape[:2], 1, shown.shape[3]))
-    before, here = torch.cat([edge, shown], 2), torch.cat([shown, edge], 2)
-    begins, ends = here & ~before, before & ~here
-    if shown.shape[3] and int(begins.sum(2).max()) > 2:
-        return None
-    some = begins.any(2)
-    bounds = []
-    for of in (begins, ends):
-        marks = of.to(torch.uint8)
-        bounds.append((marks.argmax(2), some * (shown.shape[2] - marks.flip(2).argmax(2))))
-    (first, last), (first_end, last_end) = bounds
-    return torch.stack([first, first_end, last, last_end], -1).to(torch.int32)
-
-
 def _read(block_mask: BlockMask) -> Visible:
     like = block_mask.kv_indices
     rows, keys = block_mask.seq_lengths
     step = max(1, _AT_ONCE // max(1, like.shape[0] * like.shape[1] * rows))
-    starts = range(0, keys, step)
-    parts = [] if keys else [like.new_zeros((*like.shape[:2], 0, 4), dtype=torch.int32)]
-    for begin in starts:
-        part = _intervals(_pairs(block_mask, begin, min(begin + step, keys)))
-        if part is None:
-            pairs = [_pairs(block_mask, n, min(n + step, keys)) for n in starts]
-            return Visible(keep=torch.cat(pairs, -1))
-        parts.append(part)
-    spans = torch.cat(parts, 2)
-    one = bool((spans[..., :2] == spans[..., 2:]).all())
-    return Visible(spans=spans[..., :2].contiguous() if one else spans)
+    if not keys:
+        return Visible(spans=like.new_zeros((*like.shape[:2], 0, 2), dtype=torch.int32))
+    spans = spans_of(lambda begin, end: _pairs(block_mask, begin, end), keys, step)
+    if spans is not None:
+        return Visible(spans=spans)
+    if not any(size % 64 for size in block_mask.BLOCK_SIZE):
+        return Visible(blocks=blocks_of(block_mask))
+    pairs = [_pairs(block_mask, n, min(n + step, keys)) for n in range(0, keys, step)]
+    return Visible(keep=torch.cat(pairs, -1))
+
+
+def _read_is_causal(block_mask: BlockMask) -> bool:
+    like = block_mask.kv_indices
+    rows, keys = block_mask.seq_lengths
+    step = max(1, _AT_ONCE // max(1, like.shape[0] * like.shape[1] * rows))
+    place = torch.arange(rows, device=like.device)[:, None]
+    with torch.no_grad():
+        for begin in range(0, keys, step):
+            end = min(begin + step, keys)
+            behind = torch.arange(begin, end, device=like.device) > place
+            if bool((_pairs(block_mask, begin, end) & behind).any()):
+                return False
+    return True
+
+
+def _is_causal(block_mask: BlockMask | None) -> bool:
+    """Whether no row sees a key behind it. Read once, as the mask is."""
+    if block_mask is None:
+        return False
+    known = _causal.get(block_mask)
+    if known is None:
+        visible = visible_of(block_mask)
+        if visible.spans is None:
+            known = _read_is_causal(block_mask)
+        else:
+            begins, ends = visible.spans[..., 0::2], visible.spans[..., 1::2]
+            place = torch.arange(begins.shape[2], device=begins.device)[:, None]
+            known = not bool(((begins < place) & (begins < ends)).any())
+        _causal[block_mask] = known
+    return known
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -161,13 +181,16 @@ def flex_attention(
     *,
     return_aux: flex.AuxRequest | None = None,
 ) -> Any:
-    """softmax(scale query key^T) value under a BlockMask, as torch's function of that name.
+    """softmax(score_mod(scale query key^T)) value under a BlockMask, as torch's function.
 
     Args:
         query: [B, Hq, L, E], f32, f16 or bf16, on the CPU or a CUDA device.
         key: [B, Hkv, S, E], of query's type.
         value: [B, Hkv, S, Ev], of query's type.
-        score_mod: None; all others are refused in this version.
+        score_mod: of (score, b, h, q_idx, kv_idx), where it is a sum of the score, or of
+            ``cap * tanh(score / cap)``, or of a number times the score, and of what the score is no
+            part of: tensors read at the indices, functions of the distance, numbers, and minus
+            infinity by a condition. Tensors that it reads get their gradients.
         block_mask: of the lengths L and S, for B or 1 entries and Hq or 1 heads. What it shows is
             read at its first call: a mask_mod that shows something else later is not seen.
         scale: 1 / sqrt(E) by default.
@@ -182,14 +205,8 @@ def flex_attention(
 
     Raises:
         InvalidArgumentError: sizes or types do not fit, or block_mask is of other lengths.
-        UnsupportedError: a score_mod, max_scores, float64.
+        UnsupportedError: a score_mod that is no such sum, max_scores, float64.
     """
-    if score_mod is not None:
-        name = getattr(score_mod, "__name__", type(score_mod).__name__)
-        raise UnsupportedError(
-            f"score_mod is {name}; this version takes none: attention() of tandem_attention.torch"
-            f" has biases, slopes and softcap as arguments"
-        )
     if return_aux is not None:
         if return_lse:
             raise InvalidArgumentError("return_lse and return_aux exclude each other")
@@ -213,9 +230,17 @@ def flex_attention(
                 f"block_mask is of {batch} entries and {heads} heads; query has {query.shape[0]}"
                 f" and {query.shape[1]}"
             )
+    inputs: dict[str, Any] = {"scale": scale}
+    if score_mod is not None:
+        inputs = _score_mod.lower(
+            score_mod, query, key,
+            query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale or 0.0,
+            lambda: _is_causal(block_mask),
+        )  # fmt: skip
     o, lse = attention(
-        query, key, value, spans=visible.spans, keep=visible.keep, scale=scale, return_lse=True
-    )
+        query, key, value, spans=visible.spans, keep=visible.keep, block_mask=visible.blocks,
+        return_lse=True, **inputs,
+    )  # fmt: skip
     if return_aux is not None:
         return o, flex.AuxOutput(lse=lse if return_aux.lse else None)
     return (o, lse) if return_lse else o

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import InvalidArgumentError
 from .._options import Diagonal
 from ..torch import attention
+from ._jagged import jagged_attention
 
 __all__ = ["replace_sdpa", "scaled_dot_product_attention"]
 
@@ -167,24 +168,26 @@ def scaled_dot_product_attention(
         scale: 1 / sqrt(E) by default.
         enable_gqa: the heads of key and value may be fewer than query's, which they divide.
 
+    Nested tensors of layout torch.jagged run as packed sequences: query [B, H, L, E], of which L
+    differs between the B sequences, or [B, L, E]; key and value alike, with lengths of their own.
+
     Returns:
-        [..., H, L, Ev], of query's type. A row with no key is 0.
+        [..., H, L, Ev], of query's type; nested as query is. A row with no key is 0.
 
     Raises:
         TypeError: query, key or value is no tensor.
         InvalidArgumentError: sizes or types do not fit; attn_mask and is_causal are both given;
             dropout_p is 1.
-        UnsupportedError: float64 and other types, E or Ev beyond 256, nested tensors.
+        UnsupportedError: float64 and other types, E or Ev beyond 256, nested tensors of another
+            layout than torch.jagged or with attn_mask.
     """
     for name, t in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(t, Tensor):
-            if not hasattr(type(t), "__torch_function__"):
-                raise TypeError(f"{name} is a {type(t).__name__}, not a tensor")
-        elif t.is_nested:
-            raise UnsupportedError(
-                f"{name} is a nested tensor; tandem_attention.torch.attention takes packed"
-                " sequences with offsets_q and offsets_kv"
-            )
+        if not isinstance(t, Tensor) and not hasattr(type(t), "__torch_function__"):
+            raise TypeError(f"{name} is a {type(t).__name__}, not a tensor")
+    if any(isinstance(t, Tensor) and t.is_nested for t in (query, key, value)):
+        return jagged_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        )
     variant = _causal_variant(attn_mask, query, key)
     if variant is not None:
         if is_causal:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import whole_number
 from ..torch import attention
+from ._visible import spans_of
 
 __all__ = ["attention_forward", "register"]
 
@@ -24,7 +25,9 @@ def register(name: str = "tandem") -> None:
     """Makes ``attn_implementation=name`` known to transformers, for every model.
 
     Masks are made as for ``"sdpa"``: bool [B, 1, Sq, Sk], True takes part, and none where a causal
-    mask or no mask says the same. They hold the windows and the padding of a model.
+    mask or no mask says the same. They hold the windows, the padding, the packed rows and the
+    images of a model. Where each key of one is seen by one or two intervals of rows, its spans are
+    kept beside it, and layers that get the mask as it was made run by them.
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53, which had no such masks.
@@ -33,7 +36,51 @@ def register(name: str = "tandem") -> None:
     from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, sdpa_mask)
+
+    def mask_with_spans(*args: Any, **kwargs: Any) -> Tensor | None:
+        mask: Tensor | None = sdpa_mask(*args, **kwargs)
+        if mask is not None:
+            _note_spans(mask)
+        return mask
+
+    AttentionMaskInterface.register(name, mask_with_spans)
+
+
+#: Elements of a mask that are looked at together.
+_AT_ONCE = 1 << 26
+#: The attribute of a mask that holds its spans.
+_SPANS = "_tandem_spans"
+
+
+@torch.no_grad()
+def _note_spans(mask: Tensor) -> None:
+    """Keeps the spans of bool [B, H, Sq, Sk] beside it, where it has some.
+
+    A tensor made of the mask, or a mask that was written into, does not have them, so a model that
+    changes its mask loses nothing but their speed. Not where the host may not look at the mask: in
+    a graph that is compiled or captured.
+    """
+    if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[2] < 2 or not mask.numel():
+        return
+    if torch.compiler.is_compiling() or type(mask) is not Tensor or mask.is_meta:
+        return
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    # A batch that is repeated has the spans of one entry.
+    narrow = mask[:1] if mask.stride(0) == 0 else mask
+    step = max(1, _AT_ONCE // max(1, narrow[..., 0].numel()))
+    spans = spans_of(lambda begin, end: narrow[..., begin:end], narrow.shape[3], step)
+    if spans is not None:
+        setattr(mask, _SPANS, (spans, mask._version))
+
+
+def _spans(mask: Tensor | None, rows: int, keys: int) -> Tensor | None:
+    """The spans of a mask, if its rows are those of the call and nothing wrote into it since."""
+    noted: tuple[Tensor, int] | None = getattr(mask, _SPANS, None)
+    if noted is None or mask is None or mask.shape[2] != rows or mask.shape[3] < keys:
+        return None
+    spans, version = noted
+    return spans[:, :, :keys] if mask._version == version else None
 
 
 def _split_mask(
@@ -101,6 +148,7 @@ def attention_forward(
         module: the attention module; its ``is_causal`` counts where the argument is None.
         query: [B, Hq, Sq, D]. key, value: [B, Hk, Sk, D], Hk dividing Hq.
         attention_mask: None, bool [B or 1, Hq or 1, Sq or 1, Sk] (True takes part) or float, added.
+            One of register()'s mask function runs as its spans.
             Without one a causal module sees keys up to its own, aligned top left, if Sq is above 1.
         dropout: 0 <= p < 1; the module says 0 in evaluation.
         scaling: 1 / sqrt(D) by default.
@@ -144,9 +192,10 @@ def attention_forward(
     else:
         if position_bias is not None:
             position_bias = position_bias[..., :keys]
-        bias, keep = _split_mask(attention_mask, position_bias, keys)
+        spans = _spans(attention_mask, rows, keys)
+        bias, keep = _split_mask(None if spans is not None else attention_mask, position_bias, keys)
         o = attention(
-            query, key, value, bias=bias, keep=keep, causal="top_left" if causal else False,
-            **options,
+            query, key, value, bias=bias, keep=keep, spans=spans,
+            causal="top_left" if causal else False, **options,
         )  # fmt: skip
     return o.transpose(1, 2).contiguous(), None

@@ -106,6 +106,38 @@ KINDS: tuple[Kind, ...] = (
         r"RuntimeError: No available kernel",
         "asks for one of torch's own kernels",
     ),
+    Kind(
+        "pytorch-flex",
+        "",
+        r"UnsupportedError: score_mod",
+        "a score mod that is no sum, refused by name",
+    ),
+    Kind(
+        "pytorch-flex",
+        "strided_inputs|mask_mod_combiners",
+        r"assert \(\d+ \+ \d+\) <|'28' != '2'",
+        "numbers of the full length, where a run without a CUDA device has shorter sequences",
+    ),
+    Kind("pytorch-flex", "", r"no NVIDIA driver", "asks for a CUDA device"),
+    Kind(
+        "pytorch-flex",
+        "lse_masked_output|differentiable_logsumexp",
+        r"not close",
+        "the gradient of lse, which is not offered",
+    ),
+    Kind(
+        "pytorch-flex",
+        "distinct_biases|weird_bias|indirect_bias",
+        r"Tensor: grad_bias1?\s",
+        "a bias that all keys of a row share: its exact gradient is 0, ours the rounding of o",
+    ),
+    Kind(
+        "pytorch-flex",
+        "symmetric_bias|mixed_dtypes|captured_reduction",
+        r"(LoweringException|ValueError) not raised|Unexpected success"
+        r"|expected (m1 and m2|scalar type)|same dtype",
+        "an error that torch's compiler or its eager function has to raise",
+    ),
     # ---- AdaSplash, Lazy Attention ----
     Kind("adasplash", "", r"maps a tensor of scores", "maps of scores, refused by name"),
     Kind(

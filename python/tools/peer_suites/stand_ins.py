@@ -68,6 +68,12 @@ def _pytorch(checkout: Path) -> None:
     _kept.append(block)
 
 
+def _pytorch_flex(_: Path) -> None:
+    from . import flex
+
+    flex.install()
+
+
 _kept: list[Any] = []
 
 
@@ -192,6 +198,7 @@ _INSTALL: dict[str, Callable[[Path], None]] = {
     "flash-attention-4": _flash_attention_4,
     "flash-attention-4-race": _flash_attention_4,
     "pytorch": _pytorch,
+    "pytorch-flex": _pytorch_flex,
     "adasplash": _adasplash,
     "lazy-attention": _lazy_attention,
     "flag-gems": _flag_gems,
@@ -214,6 +221,10 @@ def adjust(suite: str, module: ModuleType) -> None:
     """
     if suite == "flash-attention" and hasattr(module, "normalize_flash_attn_S"):
         module.__dict__["normalize_flash_attn_S"] = lambda weights, *_, **__: weights
+    if suite == "pytorch-flex":
+        from . import flex
+
+        flex.adjust(module)
     name = "dynamic_mask_attention_python"
     if suite == "flash-dmattn" and hasattr(module, name) and not hasattr(module, "_theirs"):
         theirs = module.__dict__["_theirs"] = getattr(module, name)

@@ -119,6 +119,28 @@ SUITES: tuple[Suite, ...] = (
         parts=2,
     ),
     Suite(
+        name="pytorch-flex",
+        checkout="pytorch-flex",
+        repository="pytorch/pytorch",
+        commit="v2.6.0",
+        files=("test/inductor/test_flex_attention.py",),
+        tests=("test/inductor/test_flex_attention.py",),
+        drop_in="tandem_attention.drop_in.flex_attention",
+        select=r"::Test(FlexAttention|LearnableBiases)",
+        left_out=(
+            (r"paged_attention|_cuda_1|wrong_device|mixed_device", "pages, other devices"),
+            (r"dynamic", "counts what torch's compiler compiles"),
+            (
+                r"fused|realized|autotune|lowering|cant_lower|graph_correctness|free_symbol"
+                r"|symbol_closure|force_write|subgraph_respect|recompile|kernel_options"
+                r"|gradcheck|matmul_precision|cpu_|reduction_unrolled|aot_eager"
+                r"|logsumexp_only_return|invalid_block_size|stride_ordering",
+                "how torch's compiler lowers it",
+            ),
+        ),
+        each=4,
+    ),
+    Suite(
         name="adasplash",
         checkout="adasplash",
         repository="deep-spin/adasplash",
