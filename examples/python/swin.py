@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """A tiny Swin transformer: attention in windows, with a learned table of relative positions.
 
+Tandem takes the table and the index of each pair, and gives the table's gradient; SDPA takes the
+bias that they make.
+
 Every second block shifts its windows by half a window. What then lies in one window without being
 neighbours in the image is hidden by a mask. The images are stripes in noise; the classes are their
 directions.
@@ -18,20 +21,25 @@ from torch import Tensor, nn
 
 from tandem_attention.torch import attention
 
-# (q, k, v [windows, H, T, D], bias [1, H, T, T], keep [windows, 1, T, T] or None)
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+# (q, k, v [windows, H, T, D], table [H, N], index [T, T], keep [windows, 1, T, T] or None)
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 SIDE, PATCH, WINDOW, CLASSES = 32, 4, 4, 4
 GRID = SIDE // PATCH
 
 
-def with_sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
+def with_sdpa(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, index: Tensor, keep: Tensor | None
+) -> Tensor:
+    bias = table[:, index.to(torch.int64)][None]
     mask = bias if keep is None else bias.masked_fill(~keep, -math.inf)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def with_tandem(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
-    return attention(q, k, v, bias=bias, keep=keep)  # the bias's gradient is summed over windows
+def with_tandem(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, index: Tensor, keep: Tensor | None
+) -> Tensor:
+    return attention(q, k, v, bias_table=table, bias_index=index, keep=keep)
 
 
 def to_windows(x: Tensor) -> Tensor:
@@ -66,10 +74,11 @@ class Block(nn.Module):
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.table = nn.Parameter(torch.randn((2 * WINDOW - 1) ** 2, heads) * 0.02)
+        self.table = nn.Parameter(torch.randn(heads, (2 * WINDOW - 1) ** 2) * 0.02)
         at = torch.cartesian_prod(torch.arange(WINDOW), torch.arange(WINDOW))
         apart = at[:, None] - at[None] + WINDOW - 1
-        self.register_buffer("index", apart[..., 0] * (2 * WINDOW - 1) + apart[..., 1])
+        index = apart[..., 0] * (2 * WINDOW - 1) + apart[..., 1]
+        self.register_buffer("index", index.to(torch.uint8))
         self.register_buffer("keep", neighbours(shift) if shift else None)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,9 +86,8 @@ class Block(nn.Module):
         here = torch.roll(self.before(x), (-self.shift, -self.shift), (1, 2))
         qkv = self.qkv(to_windows(here)).unflatten(-1, (3, self.heads, width // self.heads))
         q, k, v = (t.transpose(1, 2) for t in qkv.unbind(2))
-        bias = self.table[self.index].permute(2, 0, 1)[None]
         keep = None if self.keep is None else self.keep.repeat(x.shape[0], 1, 1, 1)
-        o = self.attend(q, k, v, bias, keep).transpose(1, 2).flatten(2)
+        o = self.attend(q, k, v, self.table, self.index, keep).transpose(1, 2).flatten(2)
         x = x + torch.roll(from_windows(self.out(o)), (self.shift, self.shift), (1, 2))
         return x + self.down(F.gelu(self.up(self.between(x))))
 

@@ -189,6 +189,10 @@ NB_MODULE(_core, m) {
       FIELD(bias_batch) FIELD(bias_heads) FIELD(bias_rows)
       FIELD(keep_batch) FIELD(keep_heads) FIELD(keep_rows)
       FIELD(spans) FIELD(spans_batch) FIELD(spans_heads)
+      FIELD(block_q) FIELD(block_kv) FIELD(block_width)
+      FIELD(block_bits) FIELD(block_batch) FIELD(block_heads)
+      FIELD(slopes_batch) FIELD(sinks_batch)
+      FIELD(bias_table_size) FIELD(bias_index_batch) FIELD(bias_index_dtype)
       FIELD(lengths_q) FIELD(lengths_kv) FIELD(total_q) FIELD(total_kv);
   // clang-format on
 #undef FIELD

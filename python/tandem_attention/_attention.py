@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _core, _plans
 from ._arrays import Framework, View, framework_of
+from ._blocks import parts_of
 from ._devices import get_device
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._options import AttentionOptions, OptionalArrays, Options, Unpack, make_options, whole_number
@@ -37,6 +38,7 @@ class Gradients(NamedTuple):
     slope: Any = None
     tau: Any = None
     sink: Any = None
+    bias_table: Any = None
 
 
 class _Arrays:
@@ -105,7 +107,10 @@ class _Arrays:
 
 _WRITTEN_FORWARD = frozenset(("o", "lse"))
 _WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in GRADIENTS)
-_ITEM = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1}
+_ITEM = {
+    "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1,
+    "uint16": 2,
+}  # fmt: skip
 
 
 def _extent(layout: Layout) -> int:
@@ -159,6 +164,12 @@ def _collect(
         if array is None:
             continue
         arrays.add(name, array)
+        if name == "bias_index":
+            view = arrays.views[name]
+            if len(view.layout.shape) == 2:  # of all batch entries
+                shape, strides, dtype = view.layout
+                layout = Layout((1, *shape), (0, *strides), dtype)
+                arrays.views[name] = view._replace(layout=layout)
         if name in ("bias", "keep", "spans"):
             view = arrays.views[name]
             layout = _four(name, view.layout)
@@ -178,6 +189,7 @@ def _split_arrays(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, 
     """
     words: dict[str, Any] = {**options}
     inputs = {name: words.pop(name, None) for name in INPUTS[3:]}
+    inputs["blocks"], inputs["block_bits"] = parts_of(words.pop("block_mask", None))
     for side in ("q", "kv"):
         offsets = words.pop(f"offsets_{side}", None)
         if offsets is not None:
@@ -265,17 +277,25 @@ def attention(
             DLPack or a buffer: numpy, torch, jax, cupy.
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
-        bias: added to the scores, not scaled; [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], with fewer
-            dimensions too; f32, f16 or bf16.
+        bias: added to the scores, not scaled; [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or
+            1], with fewer dimensions too; f32, f16 or bf16. Entry b reads entry b / (B / bias's
+            own).
         keep: bool or uint8, as bias; False hides a key.
         spans: int32 [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], contiguous, fewer dimensions
             too: begin and end of the rows that see a key, one interval or two; it hides the key
             from other rows. Entry b reads entry b / (B / spans' own). ``tandem_attention.masks``
             makes them.
+        block_mask: ``tandem_attention.masks.Blocks``: lists of the blocks that are visible, beside
+            everything but ``keep``.
+        bias_table: f32 [Hq, N], contiguous; with bias_index, in place of bias: the biases that a
+            head has.
+        bias_index: uint8, uint16 or int32, [B or 1, Sq, Sk] or [Sq, Sk], contiguous: the entry of
+            bias_table that each pair reads, in all heads. A pair whose index is no entry has no
+            bias.
         dist_bias: f32 [Hq, W], added at distance t for 0 <= t < W.
-        slope: f32 [Hq], ALiBi's slopes, for the distance |t|.
+        slope: f32 [Hq], ALiBi's slopes, for the distance |t|; or [a divisor of B, Hq], as bias.
         tau: f32 [Hq], with ``normalizer="elastic"`` alone.
-        sink: f32 [Hq], one more score in each row's sum.
+        sink: f32 [Hq] or [a divisor of B, Hq], one more score in each row's sum.
         lengths_q, lengths_kv: int32 [B], how many rows of each batch entry are there.
         offsets_q, offsets_kv: int32 [B + 1], cumulative from 0: q (k, v) is packed, [Hq, total, D].
         max_seq_q, max_seq_kv: the longest sequence of packed tensors; 0 means the total.
@@ -384,15 +404,15 @@ def attention_backward(
         d_o: [B, Hq, Sq, Dv], the gradient of a loss with respect to o; of q's type.
         q, k, v: as in attention().
         o, lse: what attention() of the same problem returned, on any device.
-        gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink"; by default of
-            every input that is given and has one.
+        gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink", "bias_table"; by
+            default of every input that is given and has one.
         bias_gradient_dtype: "float32", or by default bias's type.
         device, stream, seed, offset: as in attention(), the values of the forward.
         options: the other arguments of attention(), the values of the forward.
 
     Returns:
-        Gradients, in the shapes and types of their inputs; those of dist_bias, slope, tau and sink
-        are f32.
+        Gradients, in the shapes and types of their inputs; those of dist_bias, slope, tau, sink
+        and bias_table are f32.
 
     Raises:
         TandemError: or a subclass, with the library's sentence.

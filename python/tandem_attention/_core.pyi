@@ -35,6 +35,17 @@ class Problem:
     spans: int
     spans_batch: int
     spans_heads: int
+    block_q: int
+    block_kv: int
+    block_width: int
+    block_bits: int
+    block_batch: int
+    block_heads: int
+    slopes_batch: int
+    sinks_batch: int
+    bias_table_size: int
+    bias_index_batch: int
+    bias_index_dtype: int
     lengths_q: int
     lengths_kv: int
     total_q: int

@@ -12,6 +12,7 @@ import operator
 import sys
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
+from ._blocks import Blocks
 from ._errors import InvalidArgumentError, UnsupportedError
 
 if sys.version_info >= (3, 11):
@@ -61,6 +62,9 @@ class OptionalArrays(TypedDict, total=False):
     bias: Any
     keep: Any
     spans: Any
+    block_mask: Blocks | None
+    bias_table: Any
+    bias_index: Any
     dist_bias: Any
     slope: Any
     tau: Any

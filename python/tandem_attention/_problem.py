@@ -12,6 +12,7 @@ from ._options import NORMALIZERS, Options
 
 FORWARD, BACKWARD = 1, 2
 F32, F16, BF16, BOOL8 = 1, 2, 3, 4
+INDEX_DTYPES = {"uint8": 5, "uint16": 6, "int32": 7}
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
 FULL, PADDED, PACKED = 0, 1, 2
 
@@ -25,12 +26,13 @@ GRADIENTS = {
     "slope": 0x20,
     "tau": 0x40,
     "sink": 0x80,
+    "bias_table": 0x100,
 }
 
 #: What a forward reads.
 INPUTS = (
-    "q", "k", "v", "bias", "keep", "spans", "dist_bias", "slope", "tau", "sink", "lengths_q",
-    "lengths_kv",
+    "q", "k", "v", "bias", "keep", "spans", "blocks", "block_bits", "bias_table", "bias_index",
+    "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
 )  # fmt: skip
 
 #: The order of a call's buffers, that of tandem_args. It has the workspace.
@@ -89,11 +91,21 @@ def refuse_no_whole_numbers(name: str, dtype: str) -> None:
     raise InvalidArgumentError(f"{name} is {dtype}, not of a type of whole numbers such as int32")
 
 
+def _divides(name: str, layout: Layout, batch: int) -> None:
+    entries = layout.shape[0]
+    if entries not in (1, batch) and (entries < 1 or batch % entries):
+        raise InvalidArgumentError(
+            f"{name} of shape {list(layout.shape)} has {entries} batch entries, which do not divide"
+            f" the {batch} of q"
+        )
+
+
 def _broadcast(name: str, layout: Layout, b: int, heads: Sequence[int], sq: int, sk: int) -> None:
     if len(layout.shape) != 4:
         raise InvalidArgumentError(f"{name} has {len(layout.shape)} dimensions, not 4")
-    size_b, size_h, size_q, size_k = layout.shape
-    if size_b not in (1, b) or size_h not in (1, *heads) or size_q not in (1, sq) or size_k != sk:
+    _, size_h, size_q, size_k = layout.shape
+    _divides(name, layout, b)
+    if size_h not in (1, *heads) or size_q not in (1, sq) or size_k != sk:
         raise InvalidArgumentError(
             f"{name} of shape {list(layout.shape)} does not broadcast to"
             f" [{b}, {heads[0]}, {sq}, {sk}]"
@@ -116,12 +128,61 @@ def _set_spans(p: _core.Problem, spans: Layout, sizes: Sizes) -> None:
             f"spans of shape {list(spans.shape)} has {heads} heads; it may have 1,"
             f" {sizes.heads_kv} or {sizes.heads_q}"
         )
+    _divides("spans", spans, sizes.batch)
+    p.spans, p.spans_batch, p.spans_heads = numbers // 2, batch, heads
+
+
+def _set_blocks(p: _core.Problem, lists: Layout, bits: Layout, sizes: Sizes) -> None:
+    _vector("block_mask.lists", lists, lists.shape, "int32")
+    _vector("block_mask.bits", bits, bits.shape, "int32")
+    if len(lists.shape) != 4 or len(bits.shape) != 6 or lists.shape[3] < 2:
+        raise InvalidArgumentError(
+            f"block_mask has lists {list(lists.shape)} and bits {list(bits.shape)}, not [batch,"
+            f" heads, rows of blocks, 2 + width] and [batch, heads, rows of blocks, blocks, rows,"
+            f" words]"
+        )
+    batch, heads, rows, numbers = lists.shape
+    _, _, _, blocks, height, words = bits.shape
+    if bits.shape[:3] != lists.shape[:3]:
+        raise InvalidArgumentError(
+            f"block_mask has bits {list(bits.shape)} beside lists {list(lists.shape)}: batch, heads"
+            f" and rows of blocks differ"
+        )
+    if height < 1 or words < 1 or rows != -(-sizes.seq_q // height):
+        raise InvalidArgumentError(
+            f"block_mask has {rows} rows of blocks of {height} query rows and {32 * words} keys;"
+            f" q has {sizes.seq_q} rows"
+        )
+    _divides("block_mask.lists", lists, sizes.batch)
+    p.block_q, p.block_kv, p.block_width = height, 32 * words, numbers - 2
+    p.block_bits, p.block_batch, p.block_heads = blocks, batch, heads
+
+
+def _set_table(p: _core.Problem, layouts: dict[str, Layout], sizes: Sizes) -> None:
+    table, index = layouts.get("bias_table"), layouts.get("bias_index")
+    if table is None or index is None:
+        raise InvalidArgumentError("bias_table and bias_index go together, and one is not given")
+    if len(table.shape) != 2 or table.shape[1] < 1:
+        raise InvalidArgumentError(f"bias_table is {list(table.shape)}, not [Hq, N]")
+    _vector("bias_table", table, (sizes.heads_q, table.shape[1]), "float32")
+    if index.dtype not in INDEX_DTYPES:
+        raise InvalidArgumentError(
+            f"bias_index is {index.dtype}; it may be {', '.join(INDEX_DTYPES)}"
+        )
+    want = (sizes.seq_q, sizes.seq_kv)
+    if len(index.shape) != 3 or index.shape[1:] != want:
+        raise InvalidArgumentError(
+            f"bias_index is {list(index.shape)}, not [batch, {want[0]}, {want[1]}]"
+        )
+    batch = index.shape[0]
     if batch != 1 and (batch < 1 or sizes.batch % batch) and batch != sizes.batch:
         raise InvalidArgumentError(
-            f"spans of shape {list(spans.shape)} has {batch} batch entries, which do not divide"
-            f" the {sizes.batch} of q"
+            f"bias_index of shape {list(index.shape)} has {batch} batch entries, which do not"
+            f" divide the {sizes.batch} of q"
         )
-    p.spans, p.spans_batch, p.spans_heads = numbers // 2, batch, heads
+    _vector("bias_index", index, index.shape, index.dtype)
+    p.bias_table_size, p.bias_index_batch = table.shape[1], batch
+    p.bias_index_dtype = INDEX_DTYPES[index.dtype]
 
 
 class Sizes(NamedTuple):
@@ -253,15 +314,26 @@ def make_problem(
         p.set_tensor("keep", BOOL8, list(keep.strides))
     if "spans" in layouts:
         _set_spans(p, layouts["spans"], sizes)
+    if "blocks" in layouts:
+        _set_blocks(p, layouts["blocks"], layouts["block_bits"], sizes)
+    if "bias_table" in layouts or "bias_index" in layouts:
+        _set_table(p, layouts, sizes)
     if "dist_bias" in layouts:
         dist = layouts["dist_bias"]
         if len(dist.shape) != 2 or dist.shape[1] < 1:
             raise InvalidArgumentError(f"dist_bias is {list(dist.shape)}, not [Hq, W]")
         p.dist_window = dist.shape[1]
         _vector("dist_bias", dist, (sizes.heads_q, dist.shape[1]), "float32")
-    for name in ("slope", "tau", "sink"):
+    if "tau" in layouts:
+        _vector("tau", layouts["tau"], (sizes.heads_q,), "float32")
+    for name in ("slope", "sink"):
         if name in layouts:
-            _vector(name, layouts[name], (sizes.heads_q,), "float32")
+            own = layouts[name].shape
+            entries = own[:1] if len(own) == 2 else ()
+            _vector(name, layouts[name], (*entries, sizes.heads_q), "float32")
+            if entries:
+                _divides(name, layouts[name], sizes.batch)
+                setattr(p, f"{name}s_batch", entries[0])
     p.alibi, p.sink = int("slope" in layouts), int("sink" in layouts)
     if ("tau" in layouts) != (options.normalizer == NORMALIZERS["elastic"]):
         raise InvalidArgumentError("tau and normalizer='elastic' go together")
@@ -274,7 +346,7 @@ def make_problem(
             setattr(p, f"lengths_{side}", PACKED if packed else PADDED)
     if "lse" in layouts:
         _vector("lse", layouts["lse"], sizes.lse, "float32")
-    for name in ("dist_bias", "slope", "tau", "sink"):
+    for name in ("bias_table", "dist_bias", "slope", "tau", "sink"):
         if f"d_{name}" in layouts and name in layouts:
             _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, "float32")
     return p, sizes

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ._blocks import Blocks
 from ._errors import InvalidArgumentError
 from ._options import Window
 from ._spans import (
@@ -39,6 +40,7 @@ from ._spans import (
 )
 
 __all__ = [
+    "Blocks",
     "document_ids",
     "documents",
     "flashmask",

@@ -31,6 +31,8 @@ def attention(
     bias: Array | None = None,
     keep: Array | None = None,
     spans: Array | None = None,
+    bias_table: Array | None = None,
+    bias_index: Array | None = None,
     dist_bias: Array | None = None,
     slope: Array | None = None,
     tau: Array | None = None,
@@ -94,6 +96,11 @@ def attention(
                     s = softcap * np.tanh(s / softcap)
                 if bias is not None:
                     s = s + bias[b, h, i, :n_k]
+                if bias_table is not None and bias_index is not None:
+                    index = np.asarray(bias_index).astype(np.int64).reshape(-1, rows, keys)
+                    of = index[b // (batch // len(index)), i, :n_k]
+                    entry = (of >= 0) & (of < bias_table.shape[1])
+                    s = s + np.where(entry, bias_table[h, np.where(entry, of, 0)], 0)
                 if dist_bias is not None:
                     near = (t >= 0) & (t < dist_bias.shape[1])
                     s = s + np.where(near, dist_bias[h, np.where(near, t, 0)], 0)

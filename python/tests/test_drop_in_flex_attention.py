@@ -100,7 +100,8 @@ def test_block_masks(name: str, size: int) -> None:
     visible = drop_in.visible_of(block_mask)
     given = {n: t for n, t in visible._asdict().items() if t is not None}
     if kind == "blocks":
-        assert list(given) == ["blocks"] and given["blocks"].lists.shape[:2] == (batch, heads)
+        assert list(given) == ["blocks"]
+        assert given["blocks"].lists.shape[:2] == (batch, heads)
     else:
         assert {n: t.shape for n, t in given.items()} == {kind: (batch, heads, S, width)}
     dense = flex.create_mask(mod, batch, heads, S, S, device=DEVICE)

@@ -130,6 +130,34 @@ def test_spans(batch: int, heads: int, numbers: int) -> None:
         np.testing.assert_allclose(a, b, atol=5e-6)
 
 
+def test_block_lists() -> None:
+    q, k, v = normal(2, 4, 100, 8), normal(2, 2, 90, 8), normal(2, 2, 90, 6)
+    bits = np.random.default_rng(3).integers(-(2**31), 2**31, (2, 1, 2, 1, 64, 2), np.int32)
+    lists = np.array([[[[1, 1, 0, 1], [0, 1, 1, 0]]], [[[1, 0, 1, 9], [1, 1, 0, 1]]]], np.int32)
+    keep = np.zeros((2, 1, 128, 128), bool)
+    for b, r in ((0, 0), (1, 0), (1, 1)):
+        column = int(lists[b, 0, r, 2])
+        words = bits[b, 0, r, 0].astype(np.uint32)[:, :, None] >> np.arange(32, dtype=np.uint32)
+        keep[b, 0, 64 * r : 64 * r + 64, 64 * column : 64 * column + 64] = (words & 1).reshape(
+            64, 64
+        )
+    keep[0, 0, :64, 64:] = keep[0, 0, 64:, 64:] = keep[1, 0, 64:, 64:] = True
+    blocks = masks.Blocks(lists, bits)
+    shown = jnp.asarray(keep[:, :, :100, :90])
+
+    def loss(x: Any, **more: Any) -> Any:
+        return jnp.sin(attention(*x, **more)).sum()
+
+    np.testing.assert_allclose(
+        attention(q, k, v, block_mask=blocks), attention(q, k, v, keep=shown), atol=1e-6
+    )
+    got = jax.jit(jax.grad(lambda x: loss(x, block_mask=blocks)))((q, k, v))
+    for one, other in zip(got, jax.grad(lambda x: loss(x, keep=shown))((q, k, v)), strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-6)
+    with pytest.raises(ta.InvalidArgumentError, match=r"block_mask.lists is int64, not int32"):
+        attention(q, k, v, block_mask=masks.Blocks(lists.astype(np.int64), bits))
+
+
 def test_spans_of_other_types() -> None:
     q = normal(2, 2, 5, 8)
     spans = np.array([[0, 5], [1, 3], [2, 4], [0, 0], [4, 5]])
@@ -149,6 +177,39 @@ def test_spans_of_other_types() -> None:
         jax.jit(lambda s: attention(q, q, q, spans=s))(jnp.zeros((3, 1, 5, 2), jnp.int32))
     with pytest.raises(ta.InvalidArgumentError, match="spans has 5 dimensions; at most 4"):
         attention(q, q, q, spans=spans[None, None, None])
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_table(batch: int) -> None:
+    q, k, v, table = normal(2, 4, 9, 8), normal(2, 2, 11, 8), normal(2, 2, 11, 6), normal(4, 7)
+    index = np.random.default_rng(batch).integers(-1, 9, (batch, 9, 11))
+    entry = (index >= 0) & (index < 7)
+    inputs = {"q": q, "k": k, "v": v, "table": table}
+
+    def given(x: Any) -> Any:
+        return attention(x["q"], x["k"], x["v"], bias_table=x["table"], bias_index=index)
+
+    def want(x: Any) -> Any:
+        bias = jnp.where(entry, x["table"][:, np.where(entry, index, 0)], 0).swapaxes(0, 1)
+        return math_attention(x["q"], x["k"], x["v"], bias=bias)
+
+    np.testing.assert_allclose(given(inputs), want(inputs), atol=2e-6)
+    got = jax.jit(jax.grad(lambda x: jnp.sin(given(x)).sum()))(inputs)
+    right = jax.grad(lambda x: jnp.sin(want(x)).sum())(inputs)
+    for n in inputs:
+        np.testing.assert_allclose(got[n], right[n], atol=5e-6, err_msg=n)
+    o = attention(q, k, v, bias_table=table, bias_index=index)
+    run = jax.jit(lambda i: attention(q, k, v, bias_table=table, bias_index=i))
+    for kind in (np.int8, np.int32, np.int64):
+        np.testing.assert_array_equal(run(jnp.asarray(index.astype(kind))), o)
+    far = np.where(index < 0, 2**40 + 1, index)
+    assert jnp.array_equal(attention(q, k, v, bias_table=table, bias_index=far), o)
+    if batch == 1:
+        assert jnp.array_equal(attention(q, k, v, bias_table=table, bias_index=index[0]), o)
+    with pytest.raises(ta.InvalidArgumentError, match=r"bias_index is .*, not of a type of whole"):
+        attention(q, k, v, bias_table=table, bias_index=index.astype(np.float32))
+    with pytest.raises(ta.InvalidArgumentError, match="bias_table and bias_index go together"):
+        attention(q, k, v, bias_table=table)
 
 
 def test_types_lengths_and_lse() -> None:

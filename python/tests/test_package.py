@@ -54,6 +54,18 @@ def test_buffers_are_those_of_the_c_api() -> None:
     assert len(set(BUFFERS)) == len(BUFFERS)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="symbols as ELF has them")
+def test_the_module_exports_its_entry_point_alone() -> None:
+    """Other symbols would serve libraries that are loaded later, such as torch's."""
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", str(_core.__file__)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()[2::3]
+    assert names == ["PyInit__core"]
+
+
 def test_another_number_of_buffers_is_refused() -> None:
     plan = _core.Plan(ta.get_device("cpu"), _core.Problem.parse("fwd f32 b1 hq1 hk1 sq1 sk1 d8"))
     with pytest.raises(ta.InvalidArgumentError, match=f"a call has {len(BUFFERS)} buffers"):

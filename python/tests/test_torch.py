@@ -57,22 +57,27 @@ def math_attention(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     s = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     t = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).to(q.device)
+
+    def whole(x: Tensor) -> Tensor:  # an entry of x serves a group of the batch's
+        return x if x.dim() < 4 else x.repeat_interleave(q.shape[0] // x.shape[0], 0)
+
     if bias is not None:
-        s = s + bias
+        s = s + whole(bias)
     if dist_bias is not None:
         near = (t >= 0) & (t < dist_bias.shape[1])
         s = s + torch.where(near, dist_bias[:, torch.where(near, t, 0)], 0)
     if slope is not None:
-        s = s - slope[:, None, None] * t.abs()
+        slope = slope.reshape(-1, slope.shape[-1], 1, 1)
+        s = s - whole(slope) * t.abs()
     seen = torch.ones_like(s, dtype=torch.bool)
     if causal:
         seen = seen & (t >= 0)
     count = seen.sum(-1, keepdim=True)
     if keep is not None:
-        seen = seen & keep
+        seen = seen & whole(keep)
     s = s.masked_fill(~seen, -torch.inf)
     if sink is not None:
-        column = sink.reshape(1, -1, 1, 1).expand(*s.shape[:3], 1)
+        column = whole(sink.reshape(-1, sink.shape[-1], 1, 1)).expand(*s.shape[:3], 1)
         p = torch.softmax(torch.cat([s, column], -1), -1)[..., :-1]
     else:
         p = torch.softmax(s, -1)
@@ -83,11 +88,11 @@ def math_attention(
     return p @ v
 
 
-def case(**more: Any) -> dict[str, Any]:
+def case(batch: int = 2, **more: Any) -> dict[str, Any]:
     return {
-        "q": normal(2, 4, 9, 8),
-        "k": normal(2, 2, 11, 8),
-        "v": normal(2, 2, 11, 6),
+        "q": normal(batch, 4, 9, 8),
+        "k": normal(batch, 2, 11, 8),
+        "v": normal(batch, 2, 11, 6),
         **more,
     }
 
@@ -99,6 +104,11 @@ CASES: dict[str, Any] = {
     "bias of all": lambda: case(bias=normal(9, 11)),
     "bias of keys": lambda: case(bias=normal(2, 1, 1, 11)),
     "bias of rows": lambda: case(bias=normal(4, 9, 1)),
+    "groups": lambda: case(
+        6, bias=normal(3, 4, 9, 11), keep=torch.rand(2, 1, 9, 11, device=DEVICE) < 0.6
+    ),
+    "groups of slopes and sinks": lambda: case(6, sink=normal(6, 4), slope=normal(2, 4).abs()),
+    "groups of bias rows": lambda: case(4, bias=normal(2, 1, 1, 11)),
     "mask": lambda: case(keep=torch.rand(2, 1, 9, 11, device=DEVICE) < 0.6),
     "sink and alibi": lambda: case(sink=normal(4), slope=normal(4).abs()),
     "distance": lambda: case(dist_bias=normal(4, 5), causal=True),
@@ -215,6 +225,23 @@ def test_vmap_of_gradients(mapped_bias: bool) -> None:
     )
     want = [gradient(q[n], k[n], v, pick(n), sink) for n in range(3)]
     close(list(got), [torch.stack(list(column)) for column in zip(*want, strict=True)], 2e-6)
+
+
+def test_vmap_beside_groups() -> None:
+    q, k, v = normal(3, 4, 2, 5, 8), normal(3, 4, 2, 7, 8), normal(4, 2, 7, 8)
+    bias, keep, sink = normal(3, 2, 2, 5, 7), normal(2, 1, 5, 7) > -1, normal(2, 2)
+
+    def loss(*tensors: Tensor) -> Any:
+        return attention(*tensors[:3], bias=tensors[3], keep=keep).sin().sum()
+
+    def sunk(q: Tensor) -> Any:
+        return attention(q, k[0], v, sink=sink)
+
+    gradient = torch.func.grad(loss, argnums=(0, 1, 2, 3))
+    got = torch.vmap(gradient, in_dims=(0, 0, None, 0))(q, k, v, bias)
+    want = [gradient(q[n], k[n], v, bias[n]) for n in range(3)]
+    close(list(got), [torch.stack(list(column)) for column in zip(*want, strict=True)], 2e-6)
+    close([torch.vmap(sunk)(q)], [torch.stack([sunk(x) for x in q])], 1e-6)
 
 
 def test_vmap_over_what_has_no_batch() -> None:
@@ -376,6 +403,8 @@ def test_refusals() -> None:
         (bad, "k is float16 where q is float32", lambda: attention(q, k.half(), v)),
         (ta.UnsupportedError, "q is float64", lambda: attention(*(t.double() for t in (q, k, v)))),
         (bad, "does not broadcast", lambda: attention(q, k, v, bias=normal(3, 11))),
+        (bad, "3 batch entries, which do not divide the 2 of q",
+         lambda: attention(q, k, v, bias=normal(3, 1, 9, 11))),
         (bad, "keep is float32", lambda: attention(q, k, v, keep=normal(9, 11))),
         (bad, "q has 3 dimensions", lambda: attention(q[0], k, v)),
         (bad, "k is a ndarray, not a tensor", lambda: attention(q, k.cpu().numpy(), v)),

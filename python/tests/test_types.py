@@ -145,7 +145,8 @@ def test_runtime_and_types_know_the_same_options() -> None:
     types, said = get_type_hints(make_options), get_type_hints(AttentionOptions)
     assert {n: types[n] for n in ALL - ARRAYS} == {n: said[n] for n in ALL - ARRAYS}
     assert {"dropout"} == ALL - ARRAYS - STATIC
-    assert {*INPUTS[3:], "offsets_q", "offsets_kv"} == ARRAYS
+    lists = {"blocks", "block_bits"}  # of block_mask
+    assert {*INPUTS[3:], "offsets_q", "offsets_kv", "block_mask"} - lists == ARRAYS
 
 
 def test_functions_that_write_options_out_have_all() -> None:
@@ -160,7 +161,8 @@ def test_functions_that_write_options_out_have_all() -> None:
         assert (types[name], defaults[name]) == (said[name], wanted[name]), name
     for name in ("deterministic", "allow_tf32"):  # torch's own settings, where they are left out
         assert (types[name], defaults[name]) == (said[name] | None, None), name
-    for name in ARRAYS:
+    assert (types["block_mask"], defaults["block_mask"]) == (Any, None)  # torch's BlockMask, too
+    for name in ARRAYS - {"block_mask"}:
         assert (types[name], defaults[name]) == (torch.Tensor | None, None), name
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from .._blocks import Blocks, parts_of
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import Options, StaticOptions, Unpack, make_options
@@ -21,6 +22,7 @@ from .._problem import (
     BACKWARD,
     FORWARD,
     GRADIENTS,
+    INDEX_DTYPES,
     INPUTS,
     Layout,
     make_problem,
@@ -123,6 +125,9 @@ def attention(
     bias: Any = None,
     keep: Any = None,
     spans: Any = None,
+    block_mask: Blocks | None = None,
+    bias_table: Any = None,
+    bias_index: Any = None,
     dist_bias: Any = None,
     slope: Any = None,
     tau: Any = None,
@@ -134,17 +139,21 @@ def attention(
     return_lse: bool = False,
     **options: Unpack[StaticOptions],
 ) -> Any:
-    """Attention on JAX arrays, with gradients of q, k, v, bias, dist_bias, slope, tau and sink.
+    """Attention on JAX arrays, with gradients of its inputs of real numbers.
 
     Args:
         q: [B, Hq, Sq, D], f32, f16 or bf16.
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
-        bias, keep: [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too.
+        bias, keep: [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too.
         spans: [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], fewer dimensions too: the rows that
             see a key, as in tandem_attention.attention().
+        block_mask: lists of visible blocks, as in tandem_attention.attention().
+        bias_table: [Hq, N], with bias_index, in place of bias.
+        bias_index: [B or 1, Sq, Sk] or [Sq, Sk], whole numbers: the entry of bias_table that each
+            pair reads; what is no entry stands for no bias.
         dist_bias: [Hq, W].
-        slope, tau, sink: [Hq].
+        slope, tau, sink: [Hq]; slope and sink also [B or a divisor of it, Hq].
         lengths_q, lengths_kv: [B], rows of each batch entry that are there.
         offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
         return_lse: also return lse.
@@ -161,8 +170,10 @@ def attention(
     """
     opts, inputs = _prepare(
         {"q": q, "k": k, "v": v, "bias": bias, "keep": keep, "spans": spans,
-         "dist_bias": dist_bias, "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q,
-         "lengths_kv": lengths_kv, "offsets_q": offsets_q, "offsets_kv": offsets_kv},
+         "block_mask": block_mask,
+         "bias_table": bias_table, "bias_index": bias_index, "dist_bias": dist_bias,
+         "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q, "lengths_kv": lengths_kv,
+         "offsets_q": offsets_q, "offsets_kv": offsets_kv},
         {**options},
     )  # fmt: skip
     o, lse = _attention(opts, inputs)
@@ -233,6 +244,31 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
             raise InvalidArgumentError(f"spans has {x.ndim} dimensions; at most 4 are possible")
         return jnp.asarray(x, jnp.int32).reshape((1,) * (4 - x.ndim) + x.shape)
 
+    def blocks() -> list[Any]:
+        made = []
+        for name, x in zip(("lists", "bits"), parts_of(given.get("block_mask")), strict=True):
+            x = x if x is None or hasattr(x, "dtype") else np.asarray(x)
+            if x is not None and x.dtype != np.int32:
+                raise InvalidArgumentError(f"block_mask.{name} is {x.dtype}, not int32")
+            made.append(x)
+        return made
+
+    def index() -> Any:
+        """As a type of bias_index, [batch, Sq, Sk]. What is no entry of a table stays none."""
+        x = given.get("bias_index")
+        if x is None:
+            return None
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            refuse_no_whole_numbers("bias_index", jnp.dtype(x.dtype).name)
+        if jnp.dtype(x.dtype).name not in INDEX_DTYPES:
+            unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+            if x.dtype.itemsize >= 4:
+                x = x.clip(None if unsigned else -1, 2**31 - 1)
+            x = x.astype(jnp.int32)
+        x = jnp.asarray(x)
+        return x[None] if x.ndim == 2 else x
+
     def cast(x: Any, dtype: Any) -> Any:
         return None if x is None else jnp.asarray(x, dtype)
 
@@ -249,7 +285,12 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         **{n: given[n] for n in ("q", "k", "v")},
         **{n: four(n) for n in ("bias", "keep")},
         "spans": spans(),
-        **{n: cast(given.get(n), jnp.float32) for n in ("dist_bias", "slope", "tau", "sink")},
+        **dict(zip(("blocks", "block_bits"), blocks(), strict=True)),
+        "bias_index": index(),
+        **{
+            n: cast(given.get(n), jnp.float32)
+            for n in ("bias_table", "dist_bias", "slope", "tau", "sink")
+        },
         "lengths_q": whole("q"),
         "lengths_kv": whole("kv"),
     }

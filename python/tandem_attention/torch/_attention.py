@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._blocks import Blocks, parts_of
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import (
     Diagonal,
@@ -207,6 +208,36 @@ def _spans(t: Tensor | None) -> Tensor | None:
     return t.reshape((1,) * (4 - t.dim()) + tuple(t.shape))
 
 
+def _blocks(block_mask: Any) -> tuple[Tensor | None, Tensor | None]:
+    """lists and bits, as int32; of torch's BlockMask, read at its first call."""
+    if block_mask is None:
+        return None, None
+    if not isinstance(block_mask, Blocks):
+        from ._block_mask import blocks_of  # imports torch's compiler
+
+        block_mask = blocks_of(block_mask)
+    made = []
+    for name, t in zip(("block_mask.lists", "block_mask.bits"), parts_of(block_mask), strict=True):
+        _kernels.check_whole_numbers(name, t)
+        if t.dtype != torch.int32:
+            raise InvalidArgumentError(f"{name} is {t.dtype}, not torch.int32")
+        made.append(t.contiguous())
+    return made[0], made[1]
+
+
+def _index(t: Tensor | None) -> Tensor | None:
+    """As a type of bias_index, [batch, Sq, Sk]. What is no entry of a table stays none."""
+    if t is None or not isinstance(t, Tensor):
+        return t
+    _kernels.check_whole_numbers("bias_index", t)
+    if t.dtype == torch.uint64:
+        raise UnsupportedError("bias_index is uint64; it may be uint8, uint16, int32 or int64")
+    if t.dtype not in (torch.uint8, torch.uint16, torch.int32):
+        t = t.to(torch.int64).clamp(-1, 2**31 - 1).to(torch.int32)
+    t = t.contiguous()
+    return t.unsqueeze(0) if t.dim() == 2 else t
+
+
 def _number(name: str, value: Any) -> float:
     """A number of the options, which may be a tensor of one element without a gradient."""
     _ops.refuse_tangents(((name, value),))
@@ -232,6 +263,9 @@ def attention(
     bias: Tensor | None = None,
     keep: Tensor | None = None,
     spans: Tensor | None = None,
+    block_mask: Any = None,
+    bias_table: Tensor | None = None,
+    bias_index: Tensor | None = None,
     dist_bias: Tensor | None = None,
     slope: Tensor | None = None,
     tau: Tensor | None = None,
@@ -263,17 +297,25 @@ def attention(
         q: [B, Hq, Sq, D], f32, f16 or bf16, on the CPU or a CUDA device, any strides.
         k: [B, Hk, Sk, D], of q's type. Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
-        bias: [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too; f32, f16 or bf16; added
-            to the scores unscaled. Differentiable. Give it unexpanded: its gradient is then summed
-            inside the kernel.
+        bias: [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too; f32, f16
+            or bf16; added to the scores unscaled. Entry b reads entry b / (B / bias's own).
+            Differentiable. Give it unexpanded: its gradient is then summed inside the kernel.
         keep: bool, as bias; False hides a key.
         spans: [B or a divisor of it, Hq, Hk or 1, Sk, 2 or 4], fewer dimensions too, whole numbers:
             begin and end of the rows that see a key, one interval or two; it hides the key from
             other rows. Entry b reads entry b / (B / spans' own). tandem_attention.masks makes them.
+        block_mask: which blocks of rows and keys are visible, beside everything but keep: torch's
+            BlockMask of blocks of a multiple of 64, or tandem_attention.masks.Blocks. A BlockMask
+            is read at its first call, its mask_mod for the pairs of partial blocks alone.
+        bias_table: [Hq, N], with bias_index, in place of bias: the biases that a head has.
+            Differentiable; the gradient has the same bits in every run.
+        bias_index: [B or 1, Sq, Sk] or [Sq, Sk], whole numbers: the entry of bias_table that each
+            pair reads, in all heads. A pair whose index is no entry has no bias. uint8, uint16 and
+            int32 are read as they are; others are converted in each call.
         dist_bias: [Hq, W], added at distance t = i + off - j, 0 <= t < W. Differentiable.
-        slope: [Hq], ALiBi slopes. Differentiable.
+        slope: [Hq] or [B or a divisor of it, Hq], ALiBi slopes. Differentiable.
         tau: [Hq], of elastic softmax. Differentiable.
-        sink: [Hq], one more score in each row's sum. Differentiable.
+        sink: [Hq] or [B or a divisor of it, Hq], one more score in each row's sum. Differentiable.
         lengths_q, lengths_kv: [B], whole numbers: rows of each batch entry that are there.
         offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
         max_seq_q, max_seq_kv: the longest packed sequence; 0 means the total number of rows.
@@ -338,7 +380,8 @@ def attention(
         bias = None if bias is None else _four(bias, "bias", keys)
         keep = None if keep is None else _four(keep, "keep", keys)
     inputs = Inputs(
-        q, k, v, bias, keep, _spans(spans),
+        q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table),
+        _index(bias_index),
         _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
         _integers("lengths_q", lengths_q) if offsets_q is None
         else _integers("offsets_q", offsets_q),

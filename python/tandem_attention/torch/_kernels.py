@@ -39,6 +39,10 @@ class Inputs(NamedTuple):
     bias: Tensor | None = None
     keep: Tensor | None = None
     spans: Tensor | None = None
+    blocks: Tensor | None = None
+    block_bits: Tensor | None = None
+    bias_table: Tensor | None = None
+    bias_index: Tensor | None = None
     dist_bias: Tensor | None = None
     slope: Tensor | None = None
     tau: Tensor | None = None
@@ -56,10 +60,12 @@ _sources = operator.itemgetter(*PLACES)
 
 def has_optional(inputs: Inputs) -> bool:
     """Whether there is more than q, k and v. Written out: each call asks."""
-    _, _, _, bias, keep, spans, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    (_, _, _, bias, keep, spans, blocks, _, bias_table, bias_index, dist_bias, slope, tau, sink,
+     lengths_q, lengths_kv) = inputs  # fmt: skip
     return not (
-        bias is None and keep is None and spans is None and dist_bias is None and slope is None
-        and tau is None and sink is None and lengths_q is None and lengths_kv is None
+        bias is None and keep is None and spans is None and blocks is None and bias_table is None
+        and bias_index is None and dist_bias is None and slope is None and tau is None
+        and sink is None and lengths_q is None and lengths_kv is None
     )  # fmt: skip
 
 

@@ -174,15 +174,23 @@ attention.register_autograd(_backward, setup_context=setup_context)
 # sinks, packed tensors) cannot join it: where one of those inputs is mapped, one call follows the
 # other.
 
-_SHARED = ("dist_bias", "slope", "tau", "sink")
-_DENSE = ("spans", "lengths_q", "lengths_kv", "lse")  # have no strides of their own in the C API
+_SHARED = ("bias_table", "dist_bias", "slope", "tau", "sink")
+# May have fewer entries than B.
+_GROUPED = ("bias", "keep", "spans", "blocks", "block_bits", "bias_index")
+# These have no strides of their own in the C API.
+_DENSE = ("spans", "blocks", "block_bits", "bias_index", "lengths_q", "lengths_kv", "lse")
 
 
-def _folds(names: tuple[str, ...], dims: tuple[int | None, ...], options: Options) -> bool:
+def _folds(tensors: tuple[Any, ...], dims: tuple[int | None, ...], options: Options) -> bool:
     # In a larger batch, dropout would drop other weights of each entry.
     if options.packed_q or options.packed_kv or options.dropout:
         return False
-    return all(d is None for n, d in zip(names, dims, strict=True) if n in _SHARED)
+    # Slopes and sinks of groups would have other groups.
+    return all(
+        d is None and (t is None or t.dim() == 1 or n == "dist_bias")
+        for n, t, d in zip(Inputs._fields, tensors, dims, strict=True)
+        if n in _SHARED
+    )
 
 
 def _fold(name: str, t: Tensor | None, dim: int | None, count: int, batch: int) -> Tensor | None:
@@ -190,12 +198,12 @@ def _fold(name: str, t: Tensor | None, dim: int | None, count: int, batch: int) 
     if t is None or name in _SHARED:
         return t
     if dim is None:
-        if t.shape[0] == 1 and name in ("bias", "keep", "spans"):
+        if t.shape[0] == 1 and name in _GROUPED:
             return t
         t = t.unsqueeze(0).expand(count, *t.shape)
     else:
         t = t.movedim(dim, 0)
-    if t.shape[1] == 1 and batch != 1 and name != "spans":  # which may have fewer entries than B
+    if t.shape[1] == 1 and batch != 1 and name not in _GROUPED:
         t = t.expand(count, batch, *t.shape[2:])
     t = t.flatten(0, 1)
     return t.contiguous() if name in _DENSE else t
@@ -226,7 +234,7 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
             "vmap: randomness is 'different', and one seed gives all entries one mask:"
             " leave seed out, or say randomness='same'"
         )
-    if not _folds(names, dims[:_TENSORS], options):
+    if not _folds(args[:_TENSORS], dims[:_TENSORS], options):
         return _one_by_one(attention, count, dims, args)
     batch = _batch_of(args[0], dims[0])
     tensors = [
@@ -248,7 +256,7 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     bias, bias_dim = inputs[3], in_dims[3]
     # A gradient of what is not mapped is wanted for each mapped entry.
     bias_shared = bias is not None and bias_dim is None and gradients & GRADIENTS["bias"]
-    if not _folds(names, in_dims, options) or gradients & shared or bias_shared:
+    if not _folds(inputs, in_dims, options) or gradients & shared or bias_shared:
         return _one_by_one(attention_backward, count, dims, args)
     batch = _batch_of(inputs[0], in_dims[0])
     outer = [
@@ -261,10 +269,7 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     out_dims: list[int | None] = []
     for name, t in zip(GRADIENTS, made, strict=True):
         if gradients & GRADIENTS[name]:
-            t = t.unflatten(0, (count, batch))
-            if name == "bias" and inputs[3].shape[0 if bias_dim != 0 else 1] == 1 != batch:
-                t = t.sum(1, keepdim=True)
-            results.append(t)
+            results.append(t.unflatten(0, (count, t.shape[0] // count)))
             out_dims.append(0)
         else:
             results.append(t)
