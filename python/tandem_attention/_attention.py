@@ -289,9 +289,9 @@ def attention(
             everything but ``keep``.
         bias_table: f32 [Hq, N], contiguous; with bias_index, in place of bias: the biases that a
             head has.
-        bias_index: uint8, uint16 or int32, [B or 1, Sq, Sk] or [Sq, Sk], contiguous: the entry of
-            bias_table that each pair reads, in all heads. A pair whose index is no entry has no
-            bias.
+        bias_index: uint8, uint16 or int32, [B or a divisor, Sq, Sk] or [Sq, Sk], contiguous: the
+            entry of bias_table that each pair reads, in all heads. A pair whose index is no entry
+            has no bias.
         dist_bias: f32 [Hq, W], added at distance t for 0 <= t < W.
         slope: f32 [Hq], ALiBi's slopes, for the distance |t|; or [a divisor of B, Hq], as bias.
         tau: f32 [Hq], with ``normalizer="elastic"`` alone.

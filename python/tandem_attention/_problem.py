@@ -175,11 +175,7 @@ def _set_table(p: _core.Problem, layouts: dict[str, Layout], sizes: Sizes) -> No
             f"bias_index is {list(index.shape)}, not [batch, {want[0]}, {want[1]}]"
         )
     batch = index.shape[0]
-    if batch != 1 and (batch < 1 or sizes.batch % batch) and batch != sizes.batch:
-        raise InvalidArgumentError(
-            f"bias_index of shape {list(index.shape)} has {batch} batch entries, which do not"
-            f" divide the {sizes.batch} of q"
-        )
+    _divides("bias_index", index, sizes.batch)
     _vector("bias_index", index, index.shape, index.dtype)
     p.bias_table_size, p.bias_index_batch = table.shape[1], batch
     p.bias_index_dtype = INDEX_DTYPES[index.dtype]

@@ -252,7 +252,7 @@ Status check_table(const tandem_problem& given, const Problem& p, BiasTable* tab
   if (index != TANDEM_U8 && index != TANDEM_U16 && index != TANDEM_I32)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "bias_index_dtype is %u, must be TANDEM_U8, TANDEM_U16 or TANDEM_I32", index);
-  if (p.batch == 0 ? batch != 0 && batch != 1 : batch < 1 || p.batch % batch != 0)
+  if (!divides_batch(p, batch))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias_index_batch is %lld, must divide batch, %lld",
                 ll(batch), ll(p.batch));
   if (p.bias)

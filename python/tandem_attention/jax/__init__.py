@@ -150,8 +150,8 @@ def attention(
             see a key, as in tandem_attention.attention().
         block_mask: lists of visible blocks, as in tandem_attention.attention().
         bias_table: [Hq, N], with bias_index, in place of bias.
-        bias_index: [B or 1, Sq, Sk] or [Sq, Sk], whole numbers: the entry of bias_table that each
-            pair reads; what is no entry stands for no bias.
+        bias_index: [B or a divisor, Sq, Sk] or [Sq, Sk], whole numbers: the entry of
+            bias_table that each pair reads; what is no entry stands for no bias.
         dist_bias: [Hq, W].
         slope, tau, sink: [Hq]; slope and sink also [B or a divisor of it, Hq].
         lengths_q, lengths_kv: [B], rows of each batch entry that are there.

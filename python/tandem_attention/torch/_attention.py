@@ -309,9 +309,10 @@ def attention(
             is read at its first call, its mask_mod for the pairs of partial blocks alone.
         bias_table: [Hq, N], with bias_index, in place of bias: the biases that a head has.
             Differentiable; the gradient has the same bits in every run.
-        bias_index: [B or 1, Sq, Sk] or [Sq, Sk], whole numbers: the entry of bias_table that each
-            pair reads, in all heads. A pair whose index is no entry has no bias. uint8, uint16 and
-            int32 are read as they are; others are converted in each call.
+        bias_index: [B or a divisor, Sq, Sk] or [Sq, Sk], whole numbers: the entry of
+            bias_table that each pair reads, in all heads. A pair whose index is no entry
+            has no bias. uint8, uint16 and int32 are read as they are; others are converted in each
+            call.
         dist_bias: [Hq, W], added at distance t = i + off - j, 0 <= t < W. Differentiable.
         slope: [Hq] or [B or a divisor of it, Hq], ALiBi slopes. Differentiable.
         tau: [Hq], of elastic softmax. Differentiable.
