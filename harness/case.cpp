@@ -231,6 +231,7 @@ void Case::make_reference() {
   get(Role::k, &inputs.k);
   get(Role::v, &inputs.v);
   get(Role::d_o, &inputs.d_o);
+  get(Role::d_lse, &inputs.d_lse);
   get(Role::bias, &inputs.bias);
   get(Role::bias_table, &inputs.bias_table);
   if (is_input(problem, Role::bias_index)) {

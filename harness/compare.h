@@ -171,6 +171,7 @@ DropoutSeed dropout_seed_of(uint64_t seed);
 // The forward whose o and lse a backward takes.
 inline tandem_problem forward_of(tandem_problem backward) {
   backward.direction = TANDEM_FORWARD;
+  backward.d_lse = 0;
   return backward;
 }
 

@@ -161,7 +161,8 @@ enum class Kind {
   dist,
   head,
   lengths_q,
-  lengths_kv
+  lengths_kv,
+  row
 };
 
 // In the order of Role.
@@ -200,7 +201,8 @@ constexpr struct RoleRow {
     {"bias_table", Kind::table, false, 0, nullptr, &tandem_args::bias_table},
     {"bias_index", Kind::index, false, 0, nullptr, &tandem_args::bias_index},
     {"d_bias_table", Kind::table, false, TANDEM_GRAD_BIAS_TABLE, nullptr,
-     &tandem_args::d_bias_table}};
+     &tandem_args::d_bias_table},
+    {"d_lse", Kind::row, false, 0, nullptr, &tandem_args::d_lse}};
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
 
 const RoleRow& row_of(Role role) { return kRows[int(role)]; }
@@ -272,6 +274,8 @@ Dims logical_dims(const tandem_problem& p, Role role) {
     }
     case Kind::lengths_q:
       return {1, 1, 1, p.batch + (p.lengths_q == TANDEM_LENGTHS_PACKED)};
+    case Kind::row:
+      return {p.batch, p.heads_q, p.seq_q, 1};
     case Kind::lengths_kv:
       return {1, 1, 1, p.batch + (p.lengths_kv == TANDEM_LENGTHS_PACKED)};
   }
@@ -316,6 +320,8 @@ bool is_input(const tandem_problem& p, Role role) {
       return p.normalizer == TANDEM_ELASTIC;
     case Role::sink:
       return p.sink != 0;
+    case Role::d_lse:
+      return p.direction == TANDEM_BACKWARD && p.d_lse != 0;
     case Role::lengths_q:
       return p.lengths_q != TANDEM_LENGTHS_FULL;
     case Role::lengths_kv:

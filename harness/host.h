@@ -90,17 +90,19 @@ enum class Role {
   block_bits,
   bias_table,
   bias_index,
-  d_bias_table
+  d_bias_table,
+  d_lse
 };
-constexpr int kRoleCount = 27;
+constexpr int kRoleCount = 28;
 // Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
 // All that are inputs of a forward or a backward (o apart), and all that are outputs.
-constexpr Role kInputs[] = {
-    Role::q,     Role::k,          Role::v,          Role::d_o,       Role::bias,      Role::keep,
-    Role::spans, Role::bias_table, Role::bias_index, Role::dist_bias, Role::slope,     Role::tau,
-    Role::sink,  Role::lengths_q,  Role::lengths_kv, Role::blocks,    Role::block_bits};
+constexpr Role kInputs[] = {Role::q,          Role::k,         Role::v,          Role::d_o,
+                            Role::bias,       Role::keep,      Role::spans,      Role::bias_table,
+                            Role::bias_index, Role::dist_bias, Role::slope,      Role::tau,
+                            Role::sink,       Role::lengths_q, Role::lengths_kv, Role::blocks,
+                            Role::block_bits, Role::d_lse};
 constexpr Role kOutputs[] = {Role::o,      Role::d_q,          Role::d_k,         Role::d_v,
                              Role::d_bias, Role::d_bias_table, Role::d_dist_bias, Role::d_slope,
                              Role::d_tau,  Role::d_sink};

@@ -222,6 +222,8 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
       return fill_index(p, own, t);
     case Role::sink:
       return t->fill_normal(own, 2);
+    case Role::d_lse:
+      return t->fill_normal(own, scale);
     case Role::slope:  // powers of two, as they are usually set, some a little off
       return each_head([&](int64_t h) {
         return std::ldexp(r.chance(70) ? 1.0 : r.uniform() + 0.5, -1 - int(h % 8));
@@ -285,6 +287,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.block_q != 0, "blocks");
   add(p.bias_table_size != 0, "bias_table");
   add(p.sink != 0, "sink");
+  add(p.d_lse != 0, "d_lse");
   add(p.dropout > 0, "dropout");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
   add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");

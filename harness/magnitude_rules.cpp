@@ -115,6 +115,7 @@ void MagnitudeRules::Impl::read() {
   get(Role::k, &in.k);
   get(Role::v, &in.v);
   get(Role::d_o, &in.d_o);
+  if (p.d_lse) get(Role::d_lse, &in.d_lse);
   for (const auto* x : {&in.q, &in.k, &in.v, &in.d_o})
     for (double v : *x) has_denormals |= v != 0 && std::fabs(v) < 0x1p-126;
   get(Role::bias, &in.bias);
@@ -325,6 +326,10 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
   }
   const double lost = (p.dtype == TANDEM_F16 ? 0x1p-24 : tiny) * d_o_sum + tiny * v_sum;
   moves += 2 * lost;
+  if (p.d_lse) {
+    delta -= in.d_lse[size_t(index)];
+    bound += std::fabs(in.d_lse[size_t(index)]);
+  }
   const double scale = std::fabs(double(p.scale));
   const double* q = &in.q[size_t(index * D)];
   double tau = 0, tau_size = 0, tau_moves = 0;
@@ -562,7 +567,8 @@ void MagnitudeRules::Impl::judge_key_sums(const std::vector<double>& d_v,
   }
 }
 
-// ds of a row adds up to 0. That is checked where d_bias has a row of its own for each row.
+// ds of a row adds up to d_lse, or 0. That is checked where d_bias has a row of its own for each
+// row.
 void MagnitudeRules::Impl::judge_row_sums(const std::vector<double>& d_bias,
                                           CaseResult* result) const {
   const uint32_t own = p.d_bias_dtype;
@@ -581,7 +587,8 @@ void MagnitudeRules::Impl::judge_row_sums(const std::vector<double>& d_bias,
     double limit =
         stored + (4 * unit + 4 * roundings * kF32 + 2 * rows[n].common) * size + 0x1p-118;
     if (p.dtype == TANDEM_F16) limit += double(p.seq_kv) * 0x1p-24 * size + rows[n].ds_lost;
-    tell.see(sum, 0, size == 0 ? 0 : limit, most_of(TANDEM_F32), [&] { return place(dims, n); });
+    const double want = p.d_lse && rows[n].sees ? in.d_lse[n] : 0;
+    tell.see(sum, want, size == 0 ? 0 : limit, most_of(TANDEM_F32), [&] { return place(dims, n); });
   }
 }
 

@@ -29,7 +29,7 @@ struct Kernels {
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
        dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
   int64_t spans = 0, table = 0;  // of the table: entries
-  bool blocks = false;
+  bool blocks = false, d_lse = false;
   tandem_dtype index_dtype = TANDEM_U8;
   uint32_t cores = 0;  // of the problem
   // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
@@ -116,11 +116,14 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k.table = of_table.pick(sizes);
     k.index_dtype = of_table.pick(indices);
   }
+  Random of_d_lse(Random::mix(group) ^ 0x645f6c7365);
+  k.d_lse = k.backward && k.normalizer == TANDEM_SOFTMAX && of_d_lse.chance(20);
   // Every run has some: few of the problems above are for kernels that hold whole heads.
   k.windows = group % 8 == 3;
   if (k.windows) {
     Kernels plain;
-    plain.backward = k.backward, plain.short_rows = k.short_rows, plain.windows = true;
+    plain.backward = k.backward, plain.d_lse = k.d_lse, plain.short_rows = k.short_rows,
+    plain.windows = true;
     plain.batched = plain.wide = plain.bias = plain.keep = true;
     plain.dtype = of_batch.chance(50) ? TANDEM_F16 : TANDEM_BF16;
     plain.d = plain.dv = 8 * of_batch.between(1, 8);
@@ -242,6 +245,7 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (k.dropout) p.dropout = r.pick(std::vector<float>{0.1f, 0.25f, 0.5f, 0.9f});
   p.alibi = k.alibi;
   p.sink = k.sink;
+  p.d_lse = k.d_lse;
   if (k.dist)
     p.dist_window = r.chance(30)   ? std::max<int64_t>(1, sk)
                     : r.chance(10) ? sk + 70

@@ -218,7 +218,7 @@ bool CaseRun::guards_intact() const {
 void CaseRun::prepare(size_t n) {
   Direction& d = directions_[n];
   d.problem = problem_;
-  d.problem.direction = d.backward ? TANDEM_BACKWARD : TANDEM_FORWARD;
+  if (!d.backward) d.problem = harness::forward_of(problem_);
   const auto start = std::chrono::steady_clock::now();
   d.plan = harness::Plan(session_, d.problem);
   d.build_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -214,7 +214,7 @@ struct Sampler {
 
   // What the gradients of query rows of a head are formed from. head points into the others.
   struct GradientRows {
-    std::vector<double> q, d_o, o, lse, delta;
+    std::vector<double> q, d_o, o, lse, d_lse, delta;
     RefHead head;
   };
   // k, v: all keys of the head's kv head.
@@ -230,6 +230,10 @@ struct Sampler {
     head.q = to->q.data(), head.k = k.data(), head.v = v.data(), head.d_o = to->d_o.data();
     head.o = to->o.data(), head.lse = to->lse.data(), head.delta = to->delta.data();
     head.stored_lse = true;
+    if (p.d_lse) {
+      to->d_lse = rows_of(t[Role::d_lse], b, h, first, rows);
+      head.d_lse = to->d_lse.data();
+    }
     set_extras(b, h, first, rows, &head);
   }
 

@@ -85,6 +85,11 @@ TANDEM_DEVICE int group_of(int batch, int entries) {
   return entries == 1 ? batch : batch / entries;
 }
 
+// The gradient with respect to lse, of row n of all, where bwd_row_sums forms delta.
+TANDEM_DEVICE float d_lse_of(const Extra& e, int64_t n) {
+  return __ldg(reinterpret_cast<const float*>(e.address[e.f.AT_D_LSE]) + n);
+}
+
 // The optional inputs of one query head; absent ones are 0.
 struct HeadExtra {
   int index;  // over batch and heads

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of
+// bwd_dot: delta_i = <d_o_i, o_i> - d_lse_i. LANES neighbours share a row. Twin of
 // shaders/scalar/bwd_dot.comp.
 #include "../parts/extra.cuh"
 #include "../parts/tf32.cuh"
@@ -19,6 +19,13 @@ TANDEM_DEVICE float rounded(float x) {
     return tf32_operand(x);
   else
     return x;
+}
+
+// Stores delta of row n of all. d_lse, where it is given, is taken from rows that see a key.
+TANDEM_DEVICE void put_delta(const BwdDotPush& push, int64_t n, bool exists, float delta) {
+  if (push.d_lse != 0 && exists && __ldg(reinterpret_cast<const float*>(push.lse) + n) != -INFINITY)
+    delta -= __ldg(reinterpret_cast<const float*>(push.d_lse) + n);
+  reinterpret_cast<float*>(push.delta)[n] = delta;
 }
 
 // Forms delta of a tile of rows. length: rows of the batch entry; rows behind it have delta 0.
@@ -46,8 +53,7 @@ TANDEM_DEVICE void dot_rows(const BwdDotBlock& u, const BwdDotPush& push, const 
 #pragma unroll
   for (int step = kDotLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   if (lane == 0 && row < u.seq_q)
-    reinterpret_cast<float*>(
-        push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] = sum;
+    put_delta(push, (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row, row < length, sum);
 }
 
 template <typename T>
@@ -124,9 +130,8 @@ __global__ void __launch_bounds__(kFastDot)
   float sum = sums[0];
 #pragma unroll
   for (int n = 1; n < ROWS; ++n) sum = lane == n ? sums[n] : sum;
-  reinterpret_cast<float*>(
-      params.dot.push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row + lane] =
-      sum;
+  put_delta(params.dot.push, (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row + lane, true,
+            sum);
 }
 
 template <typename T>

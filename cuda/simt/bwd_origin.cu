@@ -243,6 +243,9 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
       // Where no key is visible, although lse says that one is, weights are 0.
       relative[r] = sum > 0.f ? logf(sum) : INFINITY;
       delta[r] = sum > 0.f ? delta[r] / sum * (e.f.DROPOUT ? e.x.drop_scale : 1.f) : 0.f;
+      if (delta_too && e.f.D_LSE && sum > 0.f && (far >> r & 1u))
+        delta[r] -= __ldg(reinterpret_cast<const float*>(push.d_lse) + int64_t(of.index) * u.seq_q +
+                          row0 + r);
     }
   }
   if (threadIdx.x != 0) return;

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     float delta = row_sum<S>(gdp[r]);
     const float sum = row_sum<S>(gs[r]), counts = row_sum<S>(dps[r]);
     if (is_entmax(e)) delta = sum > 0.f ? __fdiv_rn(delta, sum) : 0.f;
+    if (e.f.D_LSE && sum > 0.f) delta -= d_lse_of(e, store.rows0 + row);
     store.put_delta(params, e, row, delta, counts);
     if (params.spec.ROW_SLOPE)
       store.put(push.slope_rows, row, row_sum<S>(tgdp[r]) - delta * row_sum<S>(tg[r]));

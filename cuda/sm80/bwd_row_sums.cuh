@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     float delta = quad_sum(gdp[h]);
     const float sum = quad_sum(gs[h]), counts = quad_sum(dps[h]);
     if (is_entmax(e)) delta = sum > 0.f ? __fdiv_rn(delta, sum) : 0.f;
+    if (e.f.D_LSE && sum > 0.f) delta -= d_lse_of(e, rows0 + i);
     put(push.delta, delta);
     if (params.spec.ROW_TAU) {
       const int n = tandem_key_count(e.band, i, e.seq_q, e.seq_kv);

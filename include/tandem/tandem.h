@@ -305,6 +305,10 @@ typedef struct tandem_problem {
   int64_t bias_table_size, bias_index_batch;
   uint32_t bias_index_dtype; /* tandem_dtype */
   uint32_t reserved2;        /* must be 0 */
+  /* Backward of softmax: 1: the loss depends on lse, too, and args.d_lse has its gradient with
+   * respect to lse. Gradients that do not need it (d_v) ignore it. */
+  uint32_t d_lse;
+  uint32_t reserved3; /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -455,12 +459,16 @@ typedef struct tandem_args {
   tandem_buffer bias_table;   /* f32 [Hq, bias_table_size] */
   tandem_buffer bias_index;   /* [bias_index_batch, Sq, Sk]; i and j count within a sequence */
   tandem_buffer d_bias_table; /* f32 [Hq, bias_table_size]; summed in a fixed order */
+  /* f32 [B,Hq,Sq] contiguous, read by backward. What stands in rows that see no key, with lse of
+   * minus infinity, and behind a length has no effect, and may be NaN. */
+  tandem_buffer d_lse;
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, { \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},   \
+        {0, 0}, {                                                                                  \
       0, 0                                                                                         \
     }                                                                                              \
   }

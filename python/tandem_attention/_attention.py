@@ -390,6 +390,7 @@ def attention_backward(
     o: Any,
     lse: Any,
     *,
+    d_lse: Any = None,
     gradients: tuple[str, ...] | None = None,
     bias_gradient_dtype: str | None = None,
     device: str | None = None,
@@ -404,6 +405,8 @@ def attention_backward(
         d_o: [B, Hq, Sq, Dv], the gradient of a loss with respect to o; of q's type.
         q, k, v: as in attention().
         o, lse: what attention() of the same problem returned, on any device.
+        d_lse: f32 [B, Hq, Sq], the gradient of the loss with respect to lse, where it depends on
+            lse; with softmax alone.
         gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink", "bias_table"; by
             default of every input that is given and has one.
         bias_gradient_dtype: "float32", or by default bias's type.
@@ -431,7 +434,7 @@ def attention_backward(
                 given[name] = array
         gradients = _wanted(gradients, given)
         return Gradients(**tandem_jax.attention_backward(
-            d_o, o, lse, given, gradients, bias_gradient_dtype, words
+            d_o, o, lse, given, gradients, bias_gradient_dtype, d_lse, words
         ))  # fmt: skip
     inputs, words = _split_arrays(options)
     opts = make_options(**words)
@@ -439,6 +442,8 @@ def attention_backward(
     gradients = _wanted(gradients, {"q": q, "k": k, "v": v, **inputs})
     for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):
         arrays.add(name, array)
+    if d_lse is not None:
+        arrays.add("d_lse", d_lse)
     make, results = framework, {}
     for name in gradients:
         layout = arrays.views[name].layout

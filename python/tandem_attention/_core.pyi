@@ -44,6 +44,7 @@ class Problem:
     slopes_batch: int
     sinks_batch: int
     bias_table_size: int
+    d_lse: int
     bias_index_batch: int
     bias_index_dtype: int
     lengths_q: int

@@ -342,6 +342,9 @@ def make_problem(
             setattr(p, f"lengths_{side}", PACKED if packed else PADDED)
     if "lse" in layouts:
         _vector("lse", layouts["lse"], sizes.lse, "float32")
+    if "d_lse" in layouts:
+        _vector("d_lse", layouts["d_lse"], sizes.lse, "float32")
+        p.d_lse = 1
     for name in ("bias_table", "dist_bias", "slope", "tau", "sink"):
         if f"d_{name}" in layouts and name in layouts:
             _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, "float32")

@@ -181,7 +181,9 @@ def test_a_buffer_gets_its_own_address() -> None:
     outputs = {name: kept[name] for name in ("o", "lse")}
     inputs = _kernels.Inputs(**{name: kept[name] for name in _kernels.Inputs._fields})
     made = [kept[f"d_{name}"] for name in GRADIENTS]
-    given = _kernels._backward_addresses(inputs, made, d_o=kept["d_o"], **outputs, workspace=4096)
+    given = _kernels._backward_addresses(
+        inputs, made, (kept["d_lse"],), d_o=kept["d_o"], **outputs, workspace=4096
+    )
     assert dict(zip(BUFFERS, given, strict=True)) == want
     few = _kernels.Inputs(kept["q"], kept["k"], kept["v"], sink=kept["sink"])
     given = _kernels._forward_addresses(few, **outputs, workspace=4096)

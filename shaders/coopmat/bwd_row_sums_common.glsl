@@ -44,6 +44,13 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
   subgroupBarrier();
 }
 
+// The gradient with respect to lse of a row, 0 where it sees no key.
+float d_lse_of(int head, int i) {
+  if (i >= entry.seq_q || Load1(stat_address(push.lse, head, block.seq_q, i)).w == LSE_NONE)
+    return 0;
+  return uintBitsToFloat(Load1(stat_address(push.extra[AT_D_LSE], head, block.seq_q, i)).w);
+}
+
 // Sums the elements' parts over each row of a block, and stores the rows' numbers. head counts over
 // all batch entries; from: the block's first row.
 #define FINISH_SUMS(dot, mass, lift, far_dot, spread)                                           \
@@ -51,6 +58,11 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
   if (NORM == ENTMAX) {                                                                         \
     row_sum(mass);                                                                              \
     ELEMENTS(k, dot) dot[k] = mass[k] != 0 ? dot[k] / mass[k] : 0.0;                            \
+  }                                                                                             \
+  if (D_LSE != 0) {                                                                             \
+    ACC given;                                                                                  \
+    ROWS_TO_MATRIX(given, row, d_lse_of(head, from + row))                                      \
+    ELEMENTS(k, dot) dot[k] -= given[k];                                                        \
   }                                                                                             \
   store_stats(push.delta, dot, head, from);                                                     \
   if (ROW_TAU != 0) {                                                                           \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dot: delta_i = <d_o_i, o_i>, one pass over both. LANES invocations share a row.
+// bwd_dot: delta_i = <d_o_i, o_i> - d_lse_i, one pass over both. LANES invocations share a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "parts/interface.glsl"
@@ -19,6 +19,8 @@ layout(push_constant) uniform Push {
 } push;
 
 #include "parts/tensor.glsl"
+
+const uint LSE_OF_NO_KEY = 0xff800000u; // minus infinity
 
 void main() {
   const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -51,6 +53,9 @@ void main() {
   barrier();
   if (lane == 0 && row < block.seq_q) {
     for (int i = 1; i < LANES; i++) sum += partial[tid + i];
+    if (D_LSE != 0 && row < rows.y &&
+        Load1(stat_address(push.lse, head, block.seq_q, row)).w != LSE_OF_NO_KEY)
+      sum -= uintBitsToFloat(Load1(stat_address(push.d_lse, head, block.seq_q, row)).w);
     Store1(stat_address(push.delta, head, block.seq_q, row)).w = floatBitsToUint(sum);
   }
 }

@@ -126,6 +126,8 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     if (SINK != 0) relative += weight(from_origin(sink, origin), 0.0);
     // A row that sees no key has weights of 0.
     delta = relative > 0 ? delta / relative : 0.0;
+    if (DELTA != 0 && D_LSE != 0 && relative > 0)
+      delta -= uintBitsToFloat(Load1(stat_address(push.d_lse, inputs.head, block.seq_q, i)).w);
     relative = relative > 0 ? log(relative) : NO_LSE;
   }
   if (TID != 0) return;

@@ -98,6 +98,8 @@ void main() {
     const bool exists = LENGTHS_Q == 0 || row < entry.seq_q;
     float delta = exists ? dot[i] : 0.0;
     if (NORM == ENTMAX) delta = exists && mass[i] != 0 ? dot[i] / mass[i] : 0.0;
+    if (D_LSE != 0 && exists && Load1(stat_address(push.lse, head, block.seq_q, row)).w != LSE_NONE)
+      delta -= uintBitsToFloat(Load1(stat_address(push.extra[AT_D_LSE], head, block.seq_q, row)).w);
     Store1(stat_address(push.delta, head, block.seq_q, row)).w = floatBitsToUint(delta);
     if (ROW_TAU != 0) {
       const int n = tandem_key_count(mask_band(), row, entry.seq_q, entry.seq_kv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dot: delta_i = <d_o_i, o_i> of one query head.
+// bwd_dot: delta_i = <d_o_i, o_i> - d_lse_i of one query head.
 #include "ref_row.h"
 
 namespace tandem {
@@ -15,7 +15,10 @@ void bwd_dot_ref(const Problem& p, Precision precision, const RefHead& head, dou
         const int64_t n = i * p.head_dim_v + c;
         sum += stored(Real(head.d_o[n]), p.dtype) * stored(Real(head.o[n]), p.dtype);
       }
-      delta[i] = double(stored(sum, p.dtype));
+      Real x = stored(sum, p.dtype);
+      if (head.d_lse && i < rows && head.lse[i] != -std::numeric_limits<double>::infinity())
+        x = stored(x - Real(head.d_lse[i]), p.dtype);
+      delta[i] = double(x);
     }
   });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dot: delta of a block of rows, which are the lanes. The sum has the order of that of dp in
-// the product. So in a row with a single key, where o is v, delta and dp have the same bits and ds
-// is exactly 0.
+// bwd_dot: delta, less d_lse, of a block of rows, which are the lanes. The sum has the order of
+// that of dp in the product. So in a row with a single key, where o is v and d_lse is absent, delta
+// and dp have the same bits and ds is exactly 0.
 void bwd_dot_kernel(const SimdBwdDot& t) {
   float o[kSimdMaxFeatures * kLanes], d_o[kSimdMaxFeatures * kLanes];
   for (int i = 0; i < t.rows; i += kLanes) {
@@ -17,6 +17,9 @@ void bwd_dot_kernel(const SimdBwdDot& t) {
       sum = sum + part;
     }
     store(delta, sum);
-    for (int n = 0; n < rows; ++n) t.delta[i + n] = delta[n];
+    for (int n = 0; n < rows; ++n) {
+      const bool takes = t.d_lse && t.lse[i + n] != -kInfinity;
+      t.delta[i + n] = takes ? delta[n] - t.d_lse[i + n] : delta[n];
+    }
   }
 }

@@ -62,7 +62,8 @@ Real GradientRows<Real>::delta() const {
     if (row.pass(j)) sum += g * dp[size_t(j)];
   }
   if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? Real(0) : sum / weights;
-  return stored(sum, p_.dtype);
+  sum = stored(sum, p_.dtype);
+  return group_.d_lse ? stored(sum - Real(group_.d_lse[r_]), p_.dtype) : sum;
 }
 
 template <typename Real>
@@ -94,7 +95,7 @@ void GradientRows<Real>::make_floor() {
     if (row.pass(j)) sum += row.g(j) * dp_size(j);
   }
   if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
-  bound = sum;
+  bound = sum + (group_.d_lse ? std::fabs(group_.d_lse[r_]) : 0);
   // f16 rounds numbers below 2^-14 as if they were that large, and o may be one of them.
   if (p_.delta_is_dot() && p_.dtype == TANDEM_F16)
     for (int64_t c = 0; c < p_.head_dim_v; ++c) bound += 0x1p-14 * std::fabs(double(d_o_row[c]));

@@ -46,7 +46,7 @@ class GradientRows {
     return d_o_size_ * v_size_[size_t(j)] * std::fabs(double(row.drop(j)));
   }
 
-  // delta by the normaliser, for a row whose delta is not known yet.
+  // delta by the normaliser, less d_lse, for a row whose delta is not known yet.
   Real delta() const;
 
   // Forms ds from dp, with floor and slack. The o of a far row, and with it delta, may be of other

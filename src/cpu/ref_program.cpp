@@ -181,7 +181,7 @@ class RefProgram final : public Program {
 
  private:
   struct Arrays : HostObject {
-    Vec<double> q, k, v, o, d_o, lse, delta, bias;
+    Vec<double> q, k, v, o, d_o, lse, d_lse, delta, bias;
     Vec<uint8_t> keep;
     RefHead head;
   };
@@ -222,14 +222,16 @@ class RefProgram final : public Program {
       load_extras(call, b, first, heads, &a);
     }
     if (stem != Stem::fwd) a.d_o = of_queries(args.d_o, p.d_o, true);
-    if (stem != Stem::fwd && stem != Stem::bwd_dot) {
+    if (stem != Stem::fwd) {
       const int64_t row = first_row(b, first), count = heads * p.seq_q;
       if (count > 0) a.lse = floats(address<const float>(args.lse) + row, count);
-      if (count > 0 && stem != Stem::bwd_row_sums && p.needs_delta())
+      if (count > 0 && p.d_lse) a.d_lse = floats(address<const float>(args.d_lse) + row, count);
+      if (count > 0 && stem != Stem::bwd_dot && stem != Stem::bwd_row_sums && p.needs_delta())
         a.delta = floats(workspace(call, plan_.scratch[Scratch::delta].offset) + row, count);
     }
     x.q = a.q.data(), x.k = a.k.data(), x.v = a.v.data(), x.o = a.o.data(), x.d_o = a.d_o.data();
     x.lse = a.lse.data(), x.delta = a.delta.data();
+    if (p.d_lse) x.d_lse = a.d_lse.data();
     return arrays;
   }
 

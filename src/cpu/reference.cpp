@@ -143,6 +143,7 @@ class Whole {
     x.o = at(r.o, first * Sq * p.head_dim_v);
     x.lse = at(r.lse, first * Sq);
     x.delta = at(r.delta, first * Sq);
+    if (p.d_lse) x.d_lse = at(in.d_lse, first * Sq);
     const auto overlay = [&](const Overlay& o, int64_t* step) {
       *step = o.heads == p.heads_q ? o.rows * Sk : 0;
       return (p.entry_of(o, b) * o.heads + h / (p.heads_q / o.heads)) * o.rows * Sk;

@@ -26,6 +26,7 @@ enum class Precision {
 struct RefInputs {
   std::vector<double> q, k, v;  // [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv]
   std::vector<double> d_o;      // [B,Hq,Sq,Dv], backward only
+  std::vector<double> d_lse;    // [B,Hq,Sq], backward with d_lse only
   // Optional inputs of the problem; otherwise empty.
   std::vector<double> bias;                    // [bias batch, heads, rows, Sk]
   std::vector<uint8_t> keep;                   // [keep batch, heads, rows, Sk]
@@ -95,6 +96,7 @@ void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
 struct RefHead {
   const double *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const double *o = nullptr, *lse = nullptr, *delta = nullptr;
+  const double* d_lse = nullptr;                  // null: it is not given
   bool stored_lse = false, stored_delta = false;  // they were stored as f32
   // Optional inputs, of the first head. Those that the problem has must be given.
   const double* bias = nullptr;                                    // [bias rows, Sk]

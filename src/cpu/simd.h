@@ -39,7 +39,9 @@ struct SimdBwdDot {
   SimdRows o, d_o;
   int64_t head_dim_v;
   int row0, rows;
-  float* delta;  // of row0
+  float* delta;        // of row0, as the two below
+  const float* lse;    // minus infinity where a row sees no key; d_lse is not taken there
+  const float* d_lse;  // null: it is not given
 };
 
 // For rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum

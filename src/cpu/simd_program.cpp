@@ -3,6 +3,7 @@
 // thread, and calls the kernel. A unit owns its outputs and sums in a fixed order, so the bits do
 // not depend on the number of threads.
 #include <algorithm>
+#include <cmath>
 
 #include "problem/far_row.h"
 #include "program.h"
@@ -211,7 +212,10 @@ class SimdProgram final : public Program {
                     t.o = rows(args.o, p.o, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
                     t.head_dim_v = p.head_dim_v;
                     t.row0 = block * kDotBlock, t.rows = std::min(kDotBlock, Sq - t.row0);
-                    t.delta = delta_of(plan_, args) + (b * p.heads_q + h) * Sq + t.row0;
+                    const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
+                    t.delta = delta_of(plan_, args) + row;
+                    t.lse = address<const float>(args.lse) + row;
+                    t.d_lse = p.d_lse ? address<const float>(args.d_lse) + row : nullptr;
                     kernels_.bwd_dot(t);
                   });
   }
@@ -240,7 +244,11 @@ class SimdProgram final : public Program {
                       if (!tandem_is_far(lse[row + r])) continue;
                       far->origin[size_t(row + r)] = t.m[r];
                       far->lse[size_t(row + r)] = t.l[r];
-                      if (want_delta) delta_of(plan_, args)[row + r] = t.delta[r];
+                      if (!want_delta) continue;
+                      // Where no key is visible, although lse says that one is, l is infinite.
+                      const bool takes = p.d_lse && std::isfinite(t.l[r]);
+                      delta_of(plan_, args)[row + r] =
+                          t.delta[r] - (takes ? address<const float>(args.d_lse)[row + r] : 0.f);
                     }
                   });
   }

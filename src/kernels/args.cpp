@@ -57,6 +57,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(d_tau, heads && p.wants(TANDEM_GRAD_TAU), 4);
   is(d_sink, heads && p.wants(TANDEM_GRAD_SINK), 4);
   is(d_bias_table, heads && p.wants(TANDEM_GRAD_BIAS_TABLE), 4);
+  is(d_lse, queries && p.d_lse, 4);
   uses[lse].optional = !backward;
   return uses;
 }

@@ -327,6 +327,7 @@ BwdDotSpec bwd_dot_spec(const Plan& plan, const Launch&) {
   s.LANES = kDotLanes;
   s.DTYPE = uint32_t(plan.problem.dtype);
   s.LENGTHS_Q = uint32_t(plan.problem.lengths_q);
+  s.D_LSE = plan.problem.d_lse;
   return s;
 }
 

@@ -28,6 +28,7 @@ void for_each_extra(const Problem& p, Each&& each) {
   if (p.lengths_q != Lengths::full) each(&Features::AT_LENGTHS_Q, &Addresses::lengths_q);
   if (p.lengths_kv != Lengths::full) each(&Features::AT_LENGTHS_KV, &Addresses::lengths_kv);
   if (p.dropout > 0) each(&Features::AT_SEED, &Addresses::dropout_seed);
+  if (p.d_lse && !p.delta_is_dot()) each(&Features::AT_D_LSE, &Addresses::d_lse);
 }
 
 // Tensors of the interface files' TANDEM_STRIDES, whose elements may be accessed several at once.
@@ -184,6 +185,7 @@ Features features_of(const Problem& p) {
   f.DROPOUT = p.dropout > 0;
   f.LENGTHS_Q = uint32_t(p.lengths_q);
   f.LENGTHS_KV = uint32_t(p.lengths_kv);
+  f.D_LSE = p.d_lse;
   f.SKIP = !p.visit_all && (p.keep || p.spans || p.normalizer == Normalizer::entmax);
   uint32_t slot = 0;
   for_each_extra(p, [&](auto at, auto) { f.*at = slot++; });

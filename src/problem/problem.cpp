@@ -269,6 +269,25 @@ Status check_table(const tandem_problem& given, const Problem& p, BiasTable* tab
   return Status();
 }
 
+// The gradient of the loss with respect to lse.
+Status check_d_lse(const tandem_problem& given, Problem* p) {
+  if (given.d_lse > 1)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.d_lse is %u, must be 0 or 1", given.d_lse);
+  if (given.d_lse == 0) return Status();
+  if (!p->backward)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.d_lse is 1, but the direction is forward: d_lse is an input of backward");
+  if (p->normalizer == Normalizer::entmax)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "d_lse with TANDEM_ENTMAX has no meaning: entmax has a threshold in place of lse");
+  if (p->normalizer == Normalizer::elastic)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "d_lse with TANDEM_ELASTIC is not in this version: lse has a gradient with "
+                "TANDEM_SOFTMAX alone");
+  p->d_lse = p->needs_delta();
+  return Status();
+}
+
 Status check_flag(const char* name, uint32_t value) {
   if (value > 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
@@ -336,6 +355,7 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   TANDEM_TRY(check_spans(given, *p, &p->spans));
   TANDEM_TRY(check_blocks(given, p));
   TANDEM_TRY(check_table(given, *p, &p->table));
+  TANDEM_TRY(check_d_lse(given, p));
 
   const struct {
     uint32_t bit;
@@ -558,6 +578,9 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->reserved2 != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved2 is %u, must be 0",
                 given->reserved2);
+  if (given->reserved3 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved3 is %u, must be 0",
+                given->reserved3);
   *problem = p;
   return Status();
 }

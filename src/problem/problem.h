@@ -77,6 +77,7 @@ struct Problem {
   float alpha = 0;  // of entmax
   float softcap = 0, dropout = 0;
   bool alibi = false, sink = false;
+  bool d_lse = false;  // the gradient with respect to lse is given, and a gradient needs it
   int64_t slopes_batch = 1, sinks_batch = 1;  // entries of slope and sink; each divides B
   bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head
   int64_t dist_window = 0;

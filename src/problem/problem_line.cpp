@@ -80,6 +80,7 @@ constexpr NumberWord kNumbers[] = {
     {"normalizer", &tandem_problem::normalizer, 0, TANDEM_ENTMAX, false},
     {"alibi", &tandem_problem::alibi, 0, 1, false},
     {"sink", &tandem_problem::sink, 0, 1, false},
+    {"d_lse", &tandem_problem::d_lse, 0, 1, false},
     {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_PACKED, false},
     {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
@@ -289,6 +290,7 @@ String extra_words(const tandem_problem& p) {
   if (p.sink) s += " sink";
   if (p.sinks_batch) s += text(" sinks=%lld", (long long)p.sinks_batch);
   if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
+  if (p.d_lse == 1) s += " d_lse";
   return s + lengths_word("q", p.lengths_q, p.total_q) +
          lengths_word("kv", p.lengths_kv, p.total_kv);
 }
@@ -304,6 +306,7 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
   if (word == "elastic") return p->normalizer = TANDEM_ELASTIC, 1;
   if (word == "alibi") return p->alibi = 1, 1;
   if (word == "sink") return p->sink = 1, 1;
+  if (word == "d_lse") return p->d_lse = 1, 1;
   if (word == "q_padded") return p->lengths_q = TANDEM_LENGTHS_PADDED, 1;
   if (word == "kv_padded") return p->lengths_kv = TANDEM_LENGTHS_PADDED, 1;
   if (starts(word, "entmax=", &rest)) {

@@ -40,8 +40,7 @@ class Shared {
   Shared(Case& c, VulkanSide& vulkan, CudaSide& cuda, tandem_device* cuda_device)
       : case_(c), vulkan_(vulkan), cuda_(cuda) {
     problems_[1] = c.problem();
-    problems_[0] = problems_[1];
-    problems_[0].direction = TANDEM_FORWARD;
+    problems_[0] = forward_of(problems_[1]);
     size_t end = 0;
     const auto place = [&](size_t bytes) {
       const size_t at = end;

@@ -108,7 +108,7 @@ TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80
         tandem_problem given;
         REQUIRE(parse_problem(line.c_str(), &given).ok());
         given.direction = TANDEM_FORWARD;
-        given.gradients = 0;
+        given.gradients = given.d_lse = 0;
         REQUIRE(make_problem(&given, &p).ok());
       }
       Plan plan;

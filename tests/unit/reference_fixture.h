@@ -50,6 +50,7 @@ inline RefInputs draw(const Problem& p, uint32_t seed, double tau = -0.7) {
   in.spans.resize(size_t(p.spans.batch * p.spans.heads * p.seq_kv * 2 * p.spans.count));
   for (size_t n = 0; n < in.spans.size(); ++n)  // some of them empty
     in.spans[n] = int32_t(engine() % uint64_t(p.seq_q)) + (n % 2 ? 1 : 0);
+  in.d_lse = fill(p.d_lse, p.batch * p.heads_q * p.seq_q);
   in.bias_table = fill(bool(p.table), p.heads_q * p.table.size);
   in.bias_index.resize(size_t(p.table.batch * p.seq_q * p.seq_kv));
   for (int32_t& x : in.bias_index)  // some are no entry

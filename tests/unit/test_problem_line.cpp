@@ -90,6 +90,7 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.bias_table_size == b.bias_table_size);
   CHECK(a.bias_index_dtype == b.bias_index_dtype);
   CHECK(a.bias_index_batch == b.bias_index_batch);
+  CHECK(a.d_lse == b.d_lse);
   CHECK(a.lengths_q == b.lengths_q);
   CHECK(a.lengths_kv == b.lengths_kv);
   CHECK(a.total_q == b.total_q);
@@ -107,6 +108,7 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
   if (chance()) p->dropout = 0.1f;
   p->alibi = chance();
   p->sink = chance();
+  if (chance()) p->d_lse = uint32_t(pick({0, 1, 7}));
   if (chance()) p->slopes_batch = pick({1, 2, 3});
   if (chance()) p->sinks_batch = pick({1, 2, 3});
   if (chance()) p->dist_window = pick({1, 512, 100000});
@@ -397,6 +399,8 @@ TEST_CASE("optional inputs of a line") {
   CHECK(p.gradients == (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS |
                         TANDEM_GRAD_SLOPE | TANDEM_GRAD_BIAS_TABLE));
   CHECK(p.flags == (TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32));
+  REQUIRE(tandem_problem_parse("bwd f32 sq3 d8 d_lse grads=k", &p) == TANDEM_OK);
+  CHECK(p.d_lse == 1);
   REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ELASTIC);
   CHECK(p.sink == 1);
@@ -533,6 +537,7 @@ TEST_CASE("random words never do worse than fail") {
                          "blocks=64x64:2",
                          "table=9:u8:1",
                          "table=9:u8",
+                         "d_lse",
                          "q_packed=7",
                          "kv_padded",
                          "grads=bdats",

@@ -29,6 +29,9 @@ double loss(Problem p, const RefInputs& in) {
   const Reference r = reference(p, in);
   double sum = 0;
   for (size_t n = 0; n < r.o.size(); ++n) sum += in.d_o[n] * r.o[n];
+  // Rows that see no key have no part in it, whatever their d_lse.
+  for (size_t n = 0; n < in.d_lse.size(); ++n)
+    if (std::isfinite(r.lse[n])) sum += in.d_lse[n] * r.lse[n];
   return sum;
 }
 
@@ -113,6 +116,13 @@ TEST_CASE("reference: gradients of each optional input equal central differences
            "bwd f32 hq2 sq5 sk6 d3 sink grads=qkvs",
            "bwd f32 hq2 sq5 sk6 d3 sink grads=s",
            "bwd f32 b2 hq2 sq5 sk6 d3 keep:2x1x5",
+           "bwd f32 b2 hq4 hk2 sq5 sk6 d3 d_lse",
+           "bwd f32 hq2 sq5 sk6 d3 d_lse causal_top_left softcap=3 sink grads=qkvs",
+           "bwd f32 b4 hq2 sq5 sk6 d3 d_lse q_padded kv_padded sink grads=qks",
+           "bwd f32 b2 hq4 hk2 sq4 sk5 d3 d_lse bias:f32:1x2x4 d_bias:f32 alibi dist=3 "
+           "grads=qkvbad",
+           "bwd f32 b2 hq4 hk2 sq5 sk6 d3 d_lse table=7:u8:1 dropout=0.25 grads=qkvi",
+           "bwd f32 b2 hq2 sq5 sk6 d3 d_lse keep:2x1x5 grads=qk",
            "bwd f32 b2 hq4 hk2 sq5 sk6 d3 table=7:u8:1 grads=qkvi",
            "bwd f32 b2 hq2 sq5 sk6 d3 table=3:i32:2 causal_top_left softcap=3 grads=i",
            "bwd f32 b4 hq2 sq5 sk6 d3 table=5:u16:2 elastic q_padded kv_padded grads=qkvti",

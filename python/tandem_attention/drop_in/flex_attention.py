@@ -201,7 +201,7 @@ def flex_attention(
 
     Returns:
         [B, Hq, L, Ev], of query's type; a row that sees nothing is 0. With return_lse (o, lse),
-        with return_aux (o, AuxOutput). Unlike torch's, lse is not differentiable.
+        with return_aux (o, AuxOutput). lse is differentiable, too.
 
     Raises:
         InvalidArgumentError: sizes or types do not fit, or block_mask is of other lengths.

@@ -102,13 +102,16 @@ def _fwd(options: Options, inputs: dict[str, Any]) -> Any:
 
 def _bwd(options: Options, kept: Any, cotangents: Any) -> Any:
     inputs, o, lse, wanted = kept
-    d_o = cotangents[0]
+    d_o, d_lse = (
+        None if isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in cotangents
+    )
     results: dict[str, Any] = dict.fromkeys(inputs)
-    is_zero = isinstance(d_o, jax.custom_derivatives.SymbolicZero)
-    if wanted.names and not is_zero:
+    if wanted.names and not (d_o is None and d_lse is None):
         outputs = {f"d_{n}": _shaped(inputs[n].shape, inputs[n].dtype) for n in wanted.names}
         bits = sum(GRADIENTS[n] for n in wanted.names)
-        every = {**inputs, "o": o, "lse": lse, "d_o": d_o}
+        every = {**inputs, "o": o, "lse": lse, "d_o": jnp.zeros_like(o) if d_o is None else d_o}
+        if d_lse is not None:
+            every["d_lse"] = d_lse
         made = _call(every, outputs, options, BACKWARD, bits)
         results.update(zip(wanted.names, made, strict=True))
     return (results,)
@@ -161,8 +164,8 @@ def attention(
             is computed, but dropout, which is refused, because its seed is a number of the host.
 
     Returns:
-        o, [B, Hq, Sq, Dv], of q's type; with return_lse, (o, lse), lse f32 [B, Hq, Sq], through
-        which no gradient goes.
+        o, [B, Hq, Sq, Dv], of q's type; with return_lse, (o, lse), lse f32 [B, Hq, Sq]. With
+        softmax lse is differentiable as o is; the derivative of another normalizer's is refused.
 
     Raises:
         TandemError: or a subclass, with the library's sentence, when the call is traced. A GPU that
@@ -177,7 +180,7 @@ def attention(
         {**options},
     )  # fmt: skip
     o, lse = _attention(opts, inputs)
-    return (o, jax.lax.stop_gradient(lse)) if return_lse else o
+    return (o, lse) if return_lse else o
 
 
 def attention_backward(
@@ -187,6 +190,7 @@ def attention_backward(
     given: dict[str, Any],
     gradients: tuple[str, ...],
     bias_dtype: str | None,
+    d_lse: Any,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """The gradients by name; of tandem_attention.attention_backward(), whose arrays are JAX's."""
@@ -196,6 +200,8 @@ def attention_backward(
         dtype = bias_dtype if name == "bias" and bias_dtype else inputs[name].dtype
         outputs[f"d_{name}"] = _shaped(inputs[name].shape, dtype)
     every = {**inputs, "o": jnp.asarray(o), "lse": jnp.asarray(lse), "d_o": jnp.asarray(d_o)}
+    if d_lse is not None:
+        every["d_lse"] = jnp.asarray(d_lse)
     bits = sum(GRADIENTS[n] for n in gradients)
     made = dict(zip(gradients, _call(every, outputs, opts, BACKWARD, bits), strict=True))
     if "bias" in made:

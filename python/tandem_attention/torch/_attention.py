@@ -43,32 +43,34 @@ class _Attention(torch.autograd.Function):
         o, lse = _kernels.forward(inputs, options, seed, offset)
         ctx.save_for_backward(*tensors, o, lse)
         ctx.call = (options, seed, offset)
-        ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
-    def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
+    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
         *tensors, o, lse = ctx.saved_tensors
         results: list[Tensor | None] = [None] * (len(tensors) + 3)
         bits = _ops.gradient_bits(ctx.needs_input_grad)
-        if d_o is None or not bits:
+        outer = _ops.outer_gradients(o, d_o, d_lse) if bits else None
+        if outer is None:
             return tuple(results)
-        _ops.refuse_tangents((("d_o", d_o),))
+        d_o, d_lse = outer
         options, seed, offset = ctx.call
-        d_o = _ops.dense_rows(d_o)
         # The operation says that there are no second derivatives, and knows batched gradients.
         if (
             torch.is_grad_enabled()
             or torch._C._functorch.is_legacy_batchedtensor(d_o)
+            or (d_lse is not None and torch._C._functorch.is_legacy_batchedtensor(d_lse))
             or torch._C._are_functorch_transforms_active()
         ):
             made = _ops.attention_backward(
-                d_o, o, lse, bits, *tensors, _rng(options, seed, offset), *options
+                d_o, o, lse, bits, d_lse, *tensors, _rng(options, seed, offset), *options
             )
             made = [t if bits & bit else None for t, bit in zip(made, GRADIENTS.values())]  # noqa: B905
         else:
-            made = _kernels.backward(d_o, Inputs(*tensors), o, lse, options, bits, seed, offset)
+            made = _kernels.backward(
+                d_o, Inputs(*tensors), o, lse, d_lse, options, bits, seed, offset
+            )
         for place, t in zip(_kernels.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
             if t is not None:
                 results[place] = t
@@ -112,8 +114,8 @@ class _Transformed(torch.autograd.Function):
         _ops.setup_context(ctx, inputs, output)
 
     @staticmethod
-    def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
-        return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o)
+    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
+        return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o, d_lse)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -337,7 +339,8 @@ def attention(
 
     Returns:
         o, [B, Hq, Sq, Dv] in q's order of dimensions in memory; with return_lse, (o, lse), lse f32
-        [B, Hq, Sq], which is not differentiable.
+        [B, Hq, Sq]. With softmax lse is differentiable as o is; a loss that depends on the lse of
+        another normalizer is refused in the backward.
 
     Raises:
         TandemError: or a subclass, with the library's sentence.

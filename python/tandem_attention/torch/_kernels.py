@@ -252,7 +252,7 @@ def _addresses_by(*parts: tuple[str, ...], tensors: tuple[str, ...]) -> Callable
 
     names = [f"part{n}" for n in range(len(parts))]
     lines = [f"def f({', '.join((*names, '*', *tensors, 'workspace'))}):"]
-    lines += [f" {', '.join(part)} = {name}" for part, name in zip(parts, names, strict=True)]
+    lines += [f" {', '.join(part)}, = {name}" for part, name in zip(parts, names, strict=True)]
     lines += [f" return {', '.join(map(address, BUFFERS))}"]
     made: dict[str, Any] = {}
     exec("\n".join(lines), made)
@@ -262,7 +262,10 @@ def _addresses_by(*parts: tuple[str, ...], tensors: tuple[str, ...]) -> Callable
 
 _forward_addresses = _addresses_by(Inputs._fields, tensors=("o", "lse"))
 _backward_addresses = _addresses_by(
-    Inputs._fields, tuple(f"d_{name}" for name in GRADIENTS), tensors=("d_o", "o", "lse")
+    Inputs._fields,
+    tuple(f"d_{name}" for name in GRADIENTS),
+    ("d_lse",),
+    tensors=("d_o", "o", "lse"),
 )
 
 
@@ -323,6 +326,7 @@ def backward(
     inputs: Inputs,
     o: Tensor,
     lse: Tensor,
+    d_lse: Tensor | None,
     options: Options,
     gradients: int,
     seed: int,
@@ -330,6 +334,7 @@ def backward(
 ) -> list[Tensor | None]:
     """The gradients whose bits are set, in the order of GRADIENTS; None for the others.
 
+    d_lse: the gradient with respect to lse, contiguous; None where the loss does not depend on it.
     options: as intern() gives them. The key has the layout of each tensor as it is now: what
     autograd saved may come back from hooks (offloading, checkpoints) with other strides than the
     forward's.
@@ -338,12 +343,15 @@ def backward(
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
         o.device, lse.shape, lse.stride(), lse.dtype, lse.device, _key_of(inputs, options),
+        None if d_lse is None else (d_lse.shape, d_lse.stride(), d_lse.dtype, d_lse.device),
     )  # fmt: skip
     call: Call | None = _plans.find(key)
     made: list[Tensor | None]
     if call is None:
         made = new_gradients(inputs, gradients)
         more = {"d_o": d_o, "o": o, "lse": lse}
+        if d_lse is not None:
+            more["d_lse"] = d_lse
         for name, t in zip(GRADIENTS, made, strict=True):
             if t is not None:
                 more[f"d_{name}"] = t
@@ -360,7 +368,7 @@ def backward(
     plan = call.plan
     plan.execute(
         _stream(q, plan),
-        _backward_addresses(inputs, made, d_o=d_o, o=o, lse=lse, workspace=address),
+        _backward_addresses(inputs, made, (d_lse,), d_o=d_o, o=o, lse=lse, workspace=address),
         call.workspace,
         seed,
         offset,

@@ -70,13 +70,17 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op(
     "tandem::attention_backward",
     mutates_args=(),
-    schema=_schema("Tensor d_o, Tensor o, Tensor lse, SymInt gradients, ", len(GRADIENTS)),
+    schema=_schema(
+        "Tensor d_o, Tensor o, Tensor lse, SymInt gradients, Tensor? d_lse, ", len(GRADIENTS)
+    ),
 )
-def attention_backward(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
+def attention_backward(
+    d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any
+) -> Any:
     """The gradients in the order of GRADIENTS; empty tensors where they are not asked for."""
     inputs, rng, options = _split(args)
     options = _kernels.intern(options)
-    made = _kernels.backward(d_o, inputs, o, lse, options, gradients, *_seed(rng))
+    made = _kernels.backward(d_o, inputs, o, lse, d_lse, options, gradients, *_seed(rng))
     return _with_empty(inputs.q, made)
 
 
@@ -85,7 +89,7 @@ def _with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
 
 
 @attention_backward.register_fake
-def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
+def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any) -> Any:
     inputs, _, _ = _split(args)
     return _with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
 
@@ -108,7 +112,6 @@ def gradient_bits(needed: tuple[bool, ...]) -> int:
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[: _TENSORS + 1], *output)
     ctx.options = inputs[_TENSORS + 1 :]
-    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
@@ -139,15 +142,29 @@ def dense_rows(d_o: Tensor) -> Tensor:
     return d_o if d_o.stride(-1) == 1 or d_o.shape[-1] == 1 else d_o.contiguous()
 
 
-def gradients_by(op: Any, ctx: Any, d_o: Tensor | None) -> Any:
+def outer_gradients(
+    o: Tensor, d_o: Tensor | None, d_lse: Tensor | None
+) -> tuple[Tensor, Tensor | None] | None:
+    """The gradients with respect to o and lse as the backward takes them; None: there are none.
+
+    Where the loss depends on lse alone, d_o is zeros. A d_lse that is None costs nothing.
+    """
+    if d_o is None and d_lse is None:
+        return None
+    refuse_tangents((("d_o", d_o), ("d_lse", d_lse)))
+    d_o = torch.zeros_like(o) if d_o is None else dense_rows(d_o)
+    return d_o, None if d_lse is None else d_lse.contiguous()
+
+
+def gradients_by(op: Any, ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
     """The gradients of attention's arguments; op is attention_backward or what wraps it."""
     *tensors, o, lse = ctx.saved_tensors
     results: list[Tensor | None] = [None] * (_TENSORS + 1 + _FIELDS)
     bits = gradient_bits(ctx.needs_input_grad)
-    if d_o is None or not bits:
+    outer = outer_gradients(o, d_o, d_lse) if bits else None
+    if outer is None:
         return tuple(results)
-    refuse_tangents((("d_o", d_o),))
-    made = op(dense_rows(d_o), o, lse, bits, *tensors, *ctx.options)
+    made = op(outer[0], o, lse, bits, outer[1], *tensors, *ctx.options)
     for place, bit, t in zip(_kernels.PLACES, GRADIENTS.values(), made, strict=True):
         if bits & bit:
             results[place] = t
@@ -162,8 +179,8 @@ def refuse_second_derivatives(*_: Any) -> Any:
 attention_backward.register_autograd(refuse_second_derivatives)
 
 
-def _backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
-    return gradients_by(attention_backward, ctx, d_o)
+def _backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
+    return gradients_by(attention_backward, ctx, d_o, d_lse)
 
 
 attention.register_autograd(_backward, setup_context=setup_context)
@@ -178,7 +195,7 @@ _SHARED = ("bias_table", "dist_bias", "slope", "tau", "sink")
 # May have fewer entries than B.
 _GROUPED = ("bias", "keep", "spans", "blocks", "block_bits", "bias_index")
 # These have no strides of their own in the C API.
-_DENSE = ("spans", "blocks", "block_bits", "bias_index", "lengths_q", "lengths_kv", "lse")
+_DENSE = ("spans", "blocks", "block_bits", "bias_index", "lengths_q", "lengths_kv", "lse", "d_lse")
 
 
 def _folds(tensors: tuple[Any, ...], dims: tuple[int | None, ...], options: Options) -> bool:
@@ -247,11 +264,11 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
 
 @attention_backward.register_vmap
 def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
-    options = Options(*args[4 + _TENSORS + 1 :])
+    options = Options(*args[5 + _TENSORS + 1 :])
     count = info.batch_size
     gradients = args[3]
     shared = sum(GRADIENTS[n] for n in _SHARED)
-    inputs, in_dims = args[4 : 4 + _TENSORS], dims[4 : 4 + _TENSORS]
+    inputs, in_dims = args[5 : 5 + _TENSORS], dims[5 : 5 + _TENSORS]
     names = Inputs._fields
     bias, bias_dim = inputs[3], in_dims[3]
     # A gradient of what is not mapped is wanted for each mapped entry.
@@ -261,10 +278,12 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     batch = _batch_of(inputs[0], in_dims[0])
     outer = [
         _fold(n, t, d, count, batch)
-        for n, t, d in zip(("d_o", "o", "lse"), args[:3], dims[:3], strict=True)
+        for n, t, d in zip(
+            ("d_o", "o", "lse", "d_lse"), (*args[:3], args[4]), (*dims[:3], dims[4]), strict=True
+        )
     ]
     tensors = [_fold(n, t, d, count, batch) for n, t, d in zip(names, inputs, in_dims, strict=True)]
-    made = attention_backward(*outer, gradients, *tensors, *args[4 + _TENSORS :])
+    made = attention_backward(*outer[:3], gradients, outer[3], *tensors, *args[5 + _TENSORS :])
     results: list[Tensor] = []
     out_dims: list[int | None] = []
     for name, t in zip(GRADIENTS, made, strict=True):
@@ -305,7 +324,7 @@ def _forward_flops(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) ->
 
 
 def _backward_flops(
-    d_o: Any, o: Any, lse: Any, gradients: int, *args: Any, out_shape: Any = None
+    d_o: Any, o: Any, lse: Any, gradients: int, d_lse: Any, *args: Any, out_shape: Any = None
 ) -> int:
     q, k, v, *rest = args
     return _flops(q, k, v, tuple(rest)) * 5 // 2
