@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <list>
 
 #include "api/handles.h"
 #include "case_impl.h"
@@ -141,7 +142,7 @@ std::vector<bool> dead_rows(const HostTensor& tensor, const Sequences& s) {
 CaseResult Case::run(Session& given, Outputs* outputs) {
   Impl& c = *impl_;
   CaseResult result;
-  bool aligned = !c.options.any_address && c.options.lead == 0;
+  bool aligned = !c.options.any_address && c.options.lead == 0 && c.options.parts.empty();
   for (Role role : kInputs)
     if (is_input(c.problem, role)) aligned &= input(role).byte_offset() % 16 == 0;
   Session& session = given.for_addresses(aligned);
@@ -187,6 +188,56 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
     }
     return wrong;
   };
+  // Runs the backward over one part of the keys after the other, on the same tensors.
+  const auto go_by_parts = [&](Run* run, tandem_args args) {
+    for (Role role : kOutputs) {
+      if (!is_output(c.problem, role)) continue;
+      HostTensor& t = outputs->tensor(role);
+      t = HostTensor(c.problem, role, c.options.lead);
+      buffer_of(args, role) = run->output(role_name(role), t.bytes.size(), offset(t));
+    }
+    std::vector<double> d_q(size_t(logical_dims(c.problem, Role::d_q).count()));
+    std::list<std::vector<int32_t>> lengths;  // Run compares them in the end
+    int64_t first = 0;
+    for (int64_t size : c.options.parts) {
+      tandem_problem p = c.problem;
+      p.seq_kv = size;
+      p.flags |= TANDEM_FLAG_PART_OF_KEYS;
+      tandem_args own = args;
+      const auto shift = [&](Role role, int dim) {
+        if (!is_used(p, role)) return;
+        const tandem_tensor& t = tensor_of(p, role);
+        buffer_of(own, role).offset += uint64_t(first * t.stride[dim]) * element_size(t.dtype);
+      };
+      for (Role role : {Role::k, Role::v, Role::d_k, Role::d_v}) shift(role, 2);
+      for (Role role : {Role::bias, Role::d_bias, Role::keep}) shift(role, 3);
+      if (p.lengths_kv == TANDEM_LENGTHS_PADDED) {
+        lengths.emplace_back();
+        for (int64_t n : sequences(true).length)
+          lengths.back().push_back(int32_t(std::clamp<int64_t>(n - first, 0, size)));
+        own.lengths_kv = run->input("lengths_kv of a part", lengths.back().data(),
+                                    lengths.back().size() * sizeof(int32_t), 0);
+      }
+      const Plan plan(session, p);
+      note_plan(plan, &result);
+      own.workspace = run->workspace(size_t(plan.info().workspace_size));
+      own.workspace_size = plan.info().workspace_size;
+      for (int row : kernels_at(*static_cast<const tandem_plan*>(plan)->plan, own))
+        result.kernels.push_back(uint32_t(row));
+      session.run(plan, own);
+      if (is_output(p, Role::d_q)) {
+        run->fetch(role_name(Role::d_q), outputs->d_q.bytes.data());
+        const std::vector<double> of_part = logical(Role::d_q, outputs->d_q);
+        for (size_t n = 0; n < d_q.size(); ++n) d_q[n] += of_part[n];
+      }
+      first += size;
+    }
+    for (Role role : kOutputs)
+      if (is_output(c.problem, role) && role != Role::d_q)
+        run->fetch(role_name(role), outputs->tensor(role).bytes.data());
+    if (is_output(c.problem, Role::d_q)) outputs->d_q.set_dense(d_q);
+    return run->damage();
+  };
   *outputs = Outputs();
   try {
     {
@@ -205,15 +256,19 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       if (!result.message.empty()) return result;
     }
     if (c.backward()) {
-      const Plan plan(session, c.problem);
-      note_plan(plan, &result);
       Run run(session, c.options);
       tandem_args args = TANDEM_ARGS_INIT;
       add_inputs(&run, &args, c.problem);
       const HostTensor& o = outputs->o;
       args.o = run.input("o", o.bytes.data(), o.bytes.size(), offset(o));
       args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
-      result.message = go(session, plan, c.problem, &run, args, nullptr);
+      if (c.options.parts.empty()) {
+        const Plan plan(session, c.problem);
+        note_plan(plan, &result);
+        result.message = go(session, plan, c.problem, &run, args, nullptr);
+      } else {
+        result.message = go_by_parts(&run, args);
+      }
       if (!result.message.empty()) return result;
     }
     result.ok = true;

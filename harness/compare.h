@@ -145,6 +145,10 @@ struct CaseOptions {
   // A device that runs the forward of a backward problem, whose o and lse the other one then gets;
   // null: the same.
   Session* forward = nullptr;
+  // Backward: sizes of parts of the keys, each in a call of its own (TANDEM_FLAG_PART_OF_KEYS). d_q
+  // is then the sum of theirs. For problems without a band, and with bias, keep and padded lengths
+  // alone of what belongs to keys.
+  std::vector<int64_t> parts;
 };
 
 struct Sequences {
@@ -172,6 +176,7 @@ DropoutSeed dropout_seed_of(uint64_t seed);
 inline tandem_problem forward_of(tandem_problem backward) {
   backward.direction = TANDEM_FORWARD;
   backward.d_lse = 0;
+  backward.flags &= ~TANDEM_FLAG_PART_OF_KEYS;
   return backward;
 }
 

@@ -102,7 +102,9 @@ std::string forward_of(const std::string& line) {
   std::string forward, word;
   while (in >> word) {
     if (word == "bwd") word = "fwd";
-    if (word.compare(0, 6, "grads=") == 0 || word.compare(0, 2, "d_") == 0) continue;
+    if (word.compare(0, 6, "grads=") == 0 || word.compare(0, 2, "d_") == 0 ||
+        word == "part_of_keys")
+      continue;
     forward += (forward.empty() ? "" : " ") + word;
   }
   return forward;

@@ -18,10 +18,11 @@ namespace cuda {
 constexpr int kOriginRows = 4, kOriginWarps = kLineGroup / 32;
 
 // Shared memory: features of q and d_o of the present rows, partial sums of the warps, and which
-// rows are far, as bits.
+// rows are far, as bits. top and below: of take_whole(), for the first thread alone.
 struct OriginMemory {
   float4 q[kOriginRows][64], d_o[kOriginRows][64];
   float parts[kOriginWarps][kOriginRows];
+  float top[kOriginRows], below[kOriginRows];
   uint far[kOriginWarps];
 };
 
@@ -107,6 +108,22 @@ TANDEM_DEVICE void fill_rows(float4 (&to)[kOriginRows][64], const View<T>& rows,
     load_words<T, false, 1, 1>(&raw, rows, row0, n / 64, 0, n % 64 * 4);
     to[n / 64][n % 64] = operands(T::to_floats(raw), tf32);
   }
+}
+
+// A part of a row's keys, whose largest score is top. Its own lse is origin + relative; relative is
+// infinite where it sees none. Takes the whole row's lse where that tells (far_row.h), and then no
+// slack: weights are relative to top, and one that is found below is as much too small. below: how
+// far matrix hardware may find the scores, and lse with them, from these, where that is no small
+// part of a weight.
+TANDEM_DEVICE void take_whole(float lse, float top, float below, float part_slack, float* origin,
+                              float* relative) {
+  if (*relative == INFINITY) {
+    *origin = lse, *relative = 0.f;
+    return;
+  }
+  const float whole = lse - top;
+  if (whole > *relative + part_slack * fabsf(lse) + (below > 0.25f ? below : 0.f))
+    *origin = top, *relative = fminf(whole, FLT_MAX);
 }
 
 // Finds the threshold of entmax, in z relative to the origin. Newton's steps on a convex sum reach
@@ -218,6 +235,7 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
   for (int r = 0; r < kOriginRows; ++r) {
     const float top = fmaxf(origin[r], sink);
+    if (threadIdx.x == 0) memory.top[r] = top, memory.below[r] = below[r];
     origin[r] = top == minus_infinity()
                     ? 0.f
                     : fmaxf(top - fmaxf(below[r], u.slack * fabsf(top)), -FLT_MAX);
@@ -243,9 +261,6 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
       // Where no key is visible, although lse says that one is, weights are 0.
       relative[r] = sum > 0.f ? logf(sum) : INFINITY;
       delta[r] = sum > 0.f ? delta[r] / sum * (e.f.DROPOUT ? e.x.drop_scale : 1.f) : 0.f;
-      if (delta_too && e.f.D_LSE && sum > 0.f && (far >> r & 1u))
-        delta[r] -= __ldg(reinterpret_cast<const float*>(push.d_lse) + int64_t(of.index) * u.seq_q +
-                          row0 + r);
     }
   }
   if (threadIdx.x != 0) return;
@@ -253,8 +268,13 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
   for (int r = 0; r < kOriginRows; ++r) {
     if (!(far >> r & 1u)) continue;
-    float* const kept =
-        reinterpret_cast<float*>(push.delta) - 2 * (int64_t(of.index) * u.seq_q + row0 + r + 1);
+    const int64_t n = int64_t(of.index) * u.seq_q + row0 + r;
+    if (params.spec.PART)
+      take_whole(__ldg(reinterpret_cast<const float*>(push.lse) + n), memory.top[r],
+                 memory.below[r], u.part_slack, &origin[r], &relative[r]);
+    if (delta_too && e.f.D_LSE && relative[r] != INFINITY)
+      delta[r] -= __ldg(reinterpret_cast<const float*>(push.d_lse) + n);
+    float* const kept = reinterpret_cast<float*>(push.delta) - 2 * (n + 1);
     kept[0] = origin[r], kept[1] = relative[r];
     if (delta_too) deltas[r] = delta[r];
   }

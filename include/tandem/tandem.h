@@ -221,6 +221,9 @@ typedef enum tandem_lengths {
 /* For f32 tensors alone: products may round their operands to TF32 (10 bits of fraction). Without
  * the flag they have the accuracy of f32. Paths without TF32 products keep it with the flag. */
 #define TANDEM_FLAG_TF32 0x4u
+/* Backward of softmax: k and v are a part of the keys of which o and lse are. The gradients are
+ * this part's: d_q of the parts add up to that of all keys. Not with TANDEM_GRAD_SLOPE. */
+#define TANDEM_FLAG_PART_OF_KEYS 0x8u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
 typedef struct tandem_problem {

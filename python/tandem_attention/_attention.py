@@ -14,7 +14,15 @@ from ._arrays import Framework, View, framework_of
 from ._blocks import parts_of
 from ._devices import get_device
 from ._errors import InvalidArgumentError, UnsupportedError
-from ._options import AttentionOptions, OptionalArrays, Options, Unpack, make_options, whole_number
+from ._options import (
+    AttentionOptions,
+    OptionalArrays,
+    Options,
+    Unpack,
+    in_parts,
+    make_options,
+    whole_number,
+)
 from ._problem import (
     BACKWARD,
     BUFFERS,
@@ -391,6 +399,7 @@ def attention_backward(
     lse: Any,
     *,
     d_lse: Any = None,
+    part_of_keys: bool = False,
     gradients: tuple[str, ...] | None = None,
     bias_gradient_dtype: str | None = None,
     device: str | None = None,
@@ -407,6 +416,9 @@ def attention_backward(
         o, lse: what attention() of the same problem returned, on any device.
         d_lse: f32 [B, Hq, Sq], the gradient of the loss with respect to lse, where it depends on
             lse; with softmax alone.
+        part_of_keys: k and v are a part of the keys that o and lse are of, as in ring attention:
+            the gradients are then this part's, and those of q add up over the parts. With softmax
+            alone, and not for the gradient of slope.
         gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink", "bias_table"; by
             default of every input that is given and has one.
         bias_gradient_dtype: "float32", or by default bias's type.
@@ -434,10 +446,10 @@ def attention_backward(
                 given[name] = array
         gradients = _wanted(gradients, given)
         return Gradients(**tandem_jax.attention_backward(
-            d_o, o, lse, given, gradients, bias_gradient_dtype, d_lse, words
+            d_o, o, lse, given, gradients, bias_gradient_dtype, d_lse, part_of_keys, words
         ))  # fmt: skip
     inputs, words = _split_arrays(options)
-    opts = make_options(**words)
+    opts = in_parts(make_options(**words), part_of_keys)
     arrays = _collect(framework, q, k, v, opts, device, inputs)
     gradients = _wanted(gradients, {"q": q, "k": k, "v": v, **inputs})
     for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):

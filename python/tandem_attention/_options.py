@@ -22,7 +22,7 @@ elif TYPE_CHECKING:
 else:
     Unpack = None  # annotations are not evaluated
 
-DETERMINISTIC, TF32 = 1, 4
+DETERMINISTIC, TF32, PART_OF_KEYS = 1, 4, 8
 UNBOUNDED = -1
 
 Diagonal = Literal["top_left", "bottom_right"]
@@ -196,3 +196,8 @@ def make_options(
         seq_kv=whole_number("max_seq_kv", max_seq_kv),
         bshd=bool(order),
     )
+
+
+def in_parts(options: Options, part_of_keys: bool) -> Options:
+    """Those of a backward over a part of the keys, where part_of_keys says so."""
+    return options._replace(flags=options.flags | PART_OF_KEYS) if part_of_keys else options

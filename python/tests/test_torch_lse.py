@@ -195,3 +195,28 @@ def test_flex_attention() -> None:
         return flex_attention(q, k, v, enable_gqa=True, return_lse=True)
 
     close(gradients(flex, qkv(9)), gradients(plain, qkv(9)))
+
+
+@pytest.mark.parametrize("size", [1.0, 2000.0])
+def test_parts_of_the_keys(size: float) -> None:
+    q, k, v = (t.detach().numpy() for t in qkv(11, rows=24, keys=96))
+    q = q * np.float32(size)
+    d_o = np.random.default_rng(0).standard_normal(q.shape, np.float32)
+    o, lse = ta.attention(q, k, v, return_lse=True)
+    whole = ta.attention_backward(d_o, q, k, v, o, lse)
+    parts = [
+        ta.attention_backward(d_o, q, k[:, :, at], v[:, :, at], o, lse, part_of_keys=True)
+        for at in (slice(0, 40), slice(40, 96))
+    ]
+    got = (
+        parts[0].q + parts[1].q,
+        *(np.concatenate([getattr(p, n) for p in parts], 2) for n in ("k", "v")),
+    )
+    # Scores of some thousands are off by as many units of 2^-24.
+    for a, b in zip(got, (whole.q, whole.k, whole.v), strict=True):
+        limit = (1e-5 if size == 1 else 1e-2) * np.abs(b).max()
+        np.testing.assert_allclose(a, b, atol=limit)
+    with pytest.raises(ta.UnsupportedError, match="TANDEM_FLAG_PART_OF_KEYS"):
+        ta.attention_backward(
+            d_o, q, k, v, o, lse, part_of_keys=True, normalizer="entmax", alpha=1.5
+        )

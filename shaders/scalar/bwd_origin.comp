@@ -91,6 +91,19 @@ float find_threshold(View k, int i, float origin, TandemTiles tiles) {
   return t;
 }
 
+// A part of row i's keys, whose own lse is origin + relative, or whose relative is NO_LSE, as it
+// sees none: takes the whole row's lse where that tells (far_row.h).
+void take_whole(int i, inout float origin, inout float relative) {
+  const float lse = uintBitsToFloat(Load1(stat_address(push.lse, inputs.head, block.seq_q, i)).w);
+  if (relative == NO_LSE) {
+    origin = lse;
+    relative = 0;
+    return;
+  }
+  const float whole = lse - origin;
+  if (whole > relative + block.part_slack * abs(lse)) relative = min(whole, 3.4e+38);
+}
+
 void find_origin(View q, View k, View v, View d_o, int h, int i) {
   const TandemTiles tiles = tandem_key_tiles(mask_band(), i, 1, WG, entry.seq_q, entry.seq_kv);
   const int begin = tiles.begin * WG + TID, end = min(tiles.end * WG, entry.seq_kv);
@@ -129,6 +142,7 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     if (DELTA != 0 && D_LSE != 0 && relative > 0)
       delta -= uintBitsToFloat(Load1(stat_address(push.d_lse, inputs.head, block.seq_q, i)).w);
     relative = relative > 0 ? log(relative) : NO_LSE;
+    if (PART != 0) take_whole(i, origin, relative);
   }
   if (TID != 0) return;
   Store2(far_address(push.delta, inputs.head, block.seq_q, i)).w =

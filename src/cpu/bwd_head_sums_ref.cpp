@@ -26,6 +26,8 @@ void sink_weights_ref(const Problem& p, Precision precision, const RefHead& head
       }
       if (row->compute(&q[size_t(i * p.head_dim)], 0, i) && row->weigh(lse, head.stored_lse))
         to[i] = double(row->sink_weight());
+      else if (p.part_of_keys)  // which sees none of the row's keys
+        to[i] = double(std::exp(std::min(Real(*head.sink) - lse, Real(0))));
     }
   });
 }

@@ -68,7 +68,7 @@ Real GradientRows<Real>::delta() const {
 
 template <typename Real>
 void GradientRows<Real>::make_ds(Real delta) {
-  if (row.far() && group_.stored_lse) delta = this->delta();
+  if (row.far() && group_.stored_lse && !p_.part_of_keys) delta = this->delta();
   for (int64_t j = row.lo; j < row.hi; ++j) {
     const auto n = size_t(j);
     ds[n] = row.hidden(j) ? Real(0) : gradient(row.g(j), row.pass(j) ? dp[n] : Real(0), delta);

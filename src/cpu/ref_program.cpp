@@ -304,7 +304,7 @@ class RefProgram final : public Program {
     Vec<double> delta(n), tau(n), slope(n);
     if (plan_.find(Stem::bwd_dot)) {
       bwd_dot_ref(p, Precision::exact, load(Stem::bwd_dot, call, b, h, 1)->head, delta.data());
-      far_deltas(call, b, h, &delta);
+      if (!p.part_of_keys) far_deltas(call, b, h, &delta);
     } else {
       RefRows out;
       out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();

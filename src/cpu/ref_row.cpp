@@ -96,11 +96,22 @@ bool ScoreRows<Real>::normalise(Real* lse) {
   return true;
 }
 
+namespace {
+double part_slack(const Problem& p) {
+  return double(tandem_part_slack(int(p.head_dim), p.dtype == TANDEM_F32));
+}
+}  // namespace
+
 template <typename Real>
 bool ScoreRows<Real>::weigh(Real lse, bool stored_lse) {
   origin_ = Origin{0, lse, 1, stored_lse};
   far_ = is_far(lse);
   if (far_ && !find_origin(&origin_)) return false;
+  if (far_ && p_.part_of_keys) {
+    const Real whole = lse - origin_.base;
+    if (whole > origin_.rest + Real(part_slack(p_)) * std::fabs(lse))
+      origin_.rest = whole, origin_.sum = std::exp(whole);
+  }
   if (far_ && p_.normalizer == Normalizer::softmax)
     divide(origin_.sum);
   else

@@ -4,6 +4,7 @@
 // not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "problem/far_row.h"
 #include "program.h"
@@ -220,6 +221,19 @@ class SimdProgram final : public Program {
                   });
   }
 
+  // A part of a row's keys, whose own lse is m + l, or whose l is infinite, as it sees none: takes
+  // the whole row's lse where that tells (far_row.h).
+  void take_whole(float lse, float* m, float* l) const {
+    const Problem& p = plan_.problem;
+    if (std::isinf(*l)) {
+      *m = lse, *l = 0;
+      return;
+    }
+    const float slack = tandem_part_slack(int(p.head_dim), p.dtype == TANDEM_F32), whole = lse - *m;
+    if (whole > *l + slack * std::fabs(lse))
+      *l = std::min(whole, std::numeric_limits<float>::max());
+  }
+
   // Leaves far empty unless a row is far; the delta of far rows is then overwritten as well.
   void bwd_origin(const tandem_args& args, FarRows* far) const {
     const Problem& p = plan_.problem;
@@ -228,7 +242,7 @@ class SimdProgram final : public Program {
     if (p.heads_kv * p.seq_kv == 0 || std::none_of(lse, lse + count, tandem_is_far)) return;
     far->lse.assign(lse, lse + count);
     far->origin.resize(size_t(count));
-    const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr;
+    const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr && !p.part_of_keys;
     const Launch launch;
     const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = cols_of(launch);
     for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
@@ -242,6 +256,7 @@ class SimdProgram final : public Program {
                     kernels_.bwd_origin(t);
                     for (int r = 0; r < t.rows; ++r) {
                       if (!tandem_is_far(lse[row + r])) continue;
+                      if (p.part_of_keys) take_whole(lse[row + r], &t.m[r], &t.l[r]);
                       far->origin[size_t(row + r)] = t.m[r];
                       far->lse[size_t(row + r)] = t.l[r];
                       if (!want_delta) continue;

@@ -351,7 +351,8 @@ BwdOriginSpec bwd_origin_spec(const Plan& plan, const Launch& l) {
   s.WG = uint32_t(l.invocations());
   s.DTYPE = uint32_t(p.dtype);
   s.BAND = p.banded();
-  s.DELTA = plan.find(Stem::bwd_dot) != nullptr;
+  s.DELTA = plan.find(Stem::bwd_dot) != nullptr && !p.part_of_keys;
+  s.PART = p.part_of_keys;
   s.TF32 = std::any_of(plan.launches.begin(), plan.launches.end(),
                        [](const Launch& of) { return of.rounds_to_tf32(); });
   s.SINK = sinks_of(p);
@@ -363,6 +364,7 @@ BwdOriginBlock bwd_origin_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdOriginBlock>(plan, l);
   const Problem& p = plan.problem;
   b.sink_entries = sink_entries(p);
+  b.part_slack = tandem_part_slack(int(p.head_dim), p.dtype == TANDEM_F32);
   b.slack = plan.sums_scores_exactly() ? 0.f : tandem_far_slack(p.head_dim, p.dtype == TANDEM_F32);
   return b;
 }

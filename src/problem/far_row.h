@@ -8,6 +8,11 @@
 // and lse relative to it (for entmax the threshold, in z = (alpha - 1) s). Weights are then
 // exp(min(s - origin, 0) - relative).
 //
+// A part of a row's keys (TANDEM_FLAG_PART_OF_KEYS) comes with the lse of them all. Its relative
+// lse is then lse less the part's own origin, where that tells: where it is more than
+// tandem_part_slack() |lse| above what the part's keys sum up to. Else the others have no weight
+// that lse, an f32, could show, and the part is the row.
+//
 // Both are f32 and lie in front of delta in the workspace, indexed downwards, so that no kernel
 // needs another address: of row r of [B, Hq, Sq] the origin lies 8 (r + 1) bytes before delta, and
 // the relative lse 4 bytes behind the origin.
@@ -24,6 +29,11 @@
 #define TANDEM_FAR_STEP 16
 TANDEM_FN float tandem_far_slack(int head_dim, bool f32) {
   return float(4 * ((head_dim + 7) / (f32 ? 8 : TANDEM_FAR_STEP)) + 8) * 5.9604644775390625e-8f;
+}
+
+// Of lse: its rounding, and that of the largest score, which matrix hardware forms in another way.
+TANDEM_FN float tandem_part_slack(int head_dim, bool f32) {
+  return 2.384185791015625e-7f + (f32 ? 0.0f : tandem_far_slack(head_dim, false));
 }
 
 // NaN and minus infinity are not far.

@@ -288,6 +288,24 @@ Status check_d_lse(const tandem_problem& given, Problem* p) {
   return Status();
 }
 
+// What a backward over a part of a row's keys cannot form: what needs the others.
+Status check_part(const Problem& p) {
+  if (!p.part_of_keys) return Status();
+  if (!p.backward)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.flags has TANDEM_FLAG_PART_OF_KEYS, which is for backward; a forward of a "
+                "part is that of its keys");
+  if (p.normalizer != Normalizer::softmax)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "problem.flags has TANDEM_FLAG_PART_OF_KEYS, which is for TANDEM_SOFTMAX: the "
+                "gradients of elastic softmax and entmax need sums over all keys of a row");
+  if (p.wants(TANDEM_GRAD_SLOPE))
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "TANDEM_GRAD_SLOPE with TANDEM_FLAG_PART_OF_KEYS is not in this version: its "
+                "kernels form delta from the keys that they see");
+  return Status();
+}
+
 Status check_flag(const char* name, uint32_t value) {
   if (value > 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
@@ -356,6 +374,7 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   TANDEM_TRY(check_blocks(given, p));
   TANDEM_TRY(check_table(given, *p, &p->table));
   TANDEM_TRY(check_d_lse(given, p));
+  TANDEM_TRY(check_part(*p));
 
   const struct {
     uint32_t bit;
@@ -480,7 +499,8 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->align > TANDEM_BOTTOM_RIGHT)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
-  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32))
+  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
+                       TANDEM_FLAG_PART_OF_KEYS))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 
@@ -489,6 +509,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.deterministic = (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
   p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
   p.tf32 = (given->flags & TANDEM_FLAG_TF32) != 0;
+  p.part_of_keys = (given->flags & TANDEM_FLAG_PART_OF_KEYS) != 0;
   const int64_t count_limit = std::numeric_limits<int32_t>::max();
   TANDEM_TRY(check_size("batch", given->batch, count_limit));
   TANDEM_TRY(check_size("heads_q", given->heads_q, count_limit));

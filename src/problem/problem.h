@@ -68,6 +68,7 @@ struct Problem {
   TandemBand band{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false, visit_all = false;
+  bool part_of_keys = false;         // lse and o are of more keys than these
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses

@@ -85,7 +85,9 @@ constexpr NumberWord kNumbers[] = {
     {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
     {"flags", &tandem_problem::flags, 0,
-     TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32, false}};
+     TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
+         TANDEM_FLAG_PART_OF_KEYS,
+     false}};
 
 constexpr struct {
   const char* name;
@@ -390,6 +392,7 @@ String print_problem(const tandem_problem& p) {
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
   if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
   if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
+  if (p.flags & TANDEM_FLAG_PART_OF_KEYS) s += " part_of_keys";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
   if (p.cores) s += text(" cores=%u", p.cores);
@@ -455,6 +458,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       p.flags |= TANDEM_FLAG_DETERMINISTIC;
     } else if (word == "visit_all") {
       p.flags |= TANDEM_FLAG_VISIT_ALL;
+    } else if (word == "part_of_keys") {
+      p.flags |= TANDEM_FLAG_PART_OF_KEYS;
     } else if (word == "tf32") {
       p.flags |= TANDEM_FLAG_TF32;
     } else if (word == "layout=bhsd" || word == "layout=bshd") {

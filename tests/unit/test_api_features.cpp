@@ -263,6 +263,21 @@ const std::vector<Row>& rows() {
        [](P& p) { p.normalizer = TANDEM_ELASTIC, p.d_lse = 1; },
        kUnsupported,
        {"d_lse", "TANDEM_ELASTIC"}},
+      {"a forward of a part of the keys",
+       [](P& p) { p.direction = TANDEM_FORWARD, p.flags = TANDEM_FLAG_PART_OF_KEYS; },
+       kArgument,
+       {"TANDEM_FLAG_PART_OF_KEYS", "backward"}},
+      {"a part of the keys of elastic softmax",
+       [](P& p) { p.normalizer = TANDEM_ELASTIC, p.flags = TANDEM_FLAG_PART_OF_KEYS; },
+       kUnsupported,
+       {"TANDEM_FLAG_PART_OF_KEYS", "TANDEM_SOFTMAX"}},
+      {"a part of the keys with d_slope",
+       [](P& p) {
+         p.alibi = 1, p.gradients |= TANDEM_GRAD_SLOPE;
+         p.flags = TANDEM_FLAG_PART_OF_KEYS;
+       },
+       kUnsupported,
+       {"TANDEM_GRAD_SLOPE", "TANDEM_FLAG_PART_OF_KEYS"}},
       {"problem.reserved2", [](P& p) { p.reserved2 = 3; }, kArgument, {"reserved2", "3"}},
       {"keep stride < 0",
        [](P& p) { add_keep(p), p.keep.stride[3] = -1; },

@@ -399,8 +399,9 @@ TEST_CASE("optional inputs of a line") {
   CHECK(p.gradients == (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS |
                         TANDEM_GRAD_SLOPE | TANDEM_GRAD_BIAS_TABLE));
   CHECK(p.flags == (TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32));
-  REQUIRE(tandem_problem_parse("bwd f32 sq3 d8 d_lse grads=k", &p) == TANDEM_OK);
+  REQUIRE(tandem_problem_parse("bwd f32 sq3 d8 d_lse part_of_keys grads=k", &p) == TANDEM_OK);
   CHECK(p.d_lse == 1);
+  CHECK(p.flags == TANDEM_FLAG_PART_OF_KEYS);
   REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ELASTIC);
   CHECK(p.sink == 1);

@@ -17,7 +17,7 @@ from .. import _core
 from .._blocks import Blocks, parts_of
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._options import Options, StaticOptions, Unpack, make_options
+from .._options import Options, StaticOptions, Unpack, in_parts, make_options
 from .._problem import (
     BACKWARD,
     FORWARD,
@@ -191,10 +191,12 @@ def attention_backward(
     gradients: tuple[str, ...],
     bias_dtype: str | None,
     d_lse: Any,
+    part_of_keys: bool,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """The gradients by name; of tandem_attention.attention_backward(), whose arrays are JAX's."""
     opts, inputs = _prepare(given, options)
+    opts = in_parts(opts, part_of_keys)
     outputs = {}
     for name in gradients:
         dtype = bias_dtype if name == "bias" and bias_dtype else inputs[name].dtype
