@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ CASES = {
     "triangle": (30, 1e-5, 0.5),
     "lazy_lm": (20, 1e-5, 0.8),
     "grpo_tree": (40, 1e-5, 0.75),
+    "context_parallel": (20, 1e-5, 0.8),
 }
 
 
@@ -90,4 +93,16 @@ def test_difference_sees_one_step(example: Callable[[str], Any]) -> None:
 def test_every_example_is_here() -> None:
     """A new example belongs into a test."""
     names = {path.stem for path in EXAMPLES.glob("*.py")} - {"common"}
-    assert names == {*CASES, "vulkan_numpy"}
+    assert names == {*CASES, "vulkan_numpy", "jax_ring"}
+
+
+def test_a_ring_in_jax_is_one_device() -> None:
+    """In a process of its own: JAX's CPU has as many devices as its first use asks for."""
+    pytest.importorskip("jax")
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / "jax_ring.py"), "--devices", "4", "--rows", "128"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    found = dict(line.split() for line in run.stdout.splitlines())
+    assert set(found) == {"o", "d_q", "d_k", "d_v"}
+    assert all(float(difference) < 2e-6 for difference in found.values()), found
