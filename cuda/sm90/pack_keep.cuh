@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // pack_keep: the bytes of keep as bits, and which blocks of 64 rows and 64 keys it hides
 // (src/kernels/abi/pack_keep.inc). All heads and kernels that share a head of keep then read an
-// eighth of its bytes, and skip blocks without looking at them. It is bound by memory.
+// eighth of its bytes, and skip blocks without looking at them. It is bound by memory. Beside a
+// dense bias it takes spans, too: kernels with tiles of a bias have no room to make bits of them.
 #ifndef TANDEM_CUDA_SM90_PACK_KEEP_CUH
 #define TANDEM_CUDA_SM90_PACK_KEEP_CUH
 #include "../parts/mask.cuh"
@@ -16,6 +17,19 @@ namespace {
 
 constexpr int kKeysOfLane = 16, kBlocksOfGroup = TANDEM_KEEP_GROUP;
 static_assert(32 * kKeysOfLane == kBlocksOfGroup * TANDEM_MAP_BLOCK, "a warp has all keys");
+
+// Of the 16 rows from row0 on, those that see a key, as bits. at: the key's `spans` intervals.
+TANDEM_DEVICE uint rows_of_key(const int* at, int spans, int row0) {
+  uint rows = 0;
+#pragma unroll 1
+  for (int n = 0; n < spans; ++n) {
+    const int2 span = load_span(at + 2 * n);
+    // Clamped first: the difference of any two numbers may leave 32 bits.
+    const int begin = min(max(span.x, row0) - row0, 16), end = min(max(span.y, row0) - row0, 16);
+    if (begin < end) rows |= ((1u << end) - 1) & ~((1u << begin) - 1);
+  }
+  return rows;
+}
 
 // A lane has 16 keys of each of a warp's 16 rows.
 __global__ void __launch_bounds__(kLineGroup)
@@ -33,9 +47,21 @@ __global__ void __launch_bounds__(kLineGroup)
   const int row0 = q_block * TANDEM_MAP_BLOCK + warp * 16,
             key0 = kv_block * TANDEM_MAP_BLOCK + lane * kKeysOfLane, keys = u.seq_kv - key0;
   const Strides& s = u.keep;
+  const int entry = int(head / uint(u.heads)), of_entry = int(head % uint(u.heads));
   const char* from = reinterpret_cast<const char*>(params.push.keep) +
-                     int64_t(head / uint(u.heads)) * s.b + int64_t(head % uint(u.heads)) * s.h +
-                     key0 * s.d;
+                     int64_t(entry / u.keep_entries) * s.b +
+                     int64_t(of_entry / u.keep_group) * s.h + key0 * s.d;
+  uint rows[kKeysOfLane];  // of each key: the warp's rows that see it
+#pragma unroll
+  for (int n = 0; n < kKeysOfLane; ++n) rows[n] = 0xffffu;
+  if (u.spans > 0) {
+    const int64_t of = int64_t(entry / u.spans_entries) * u.spans_heads + of_entry / u.spans_group;
+    const int* at = reinterpret_cast<const int*>(params.push.spans) +
+                    (of * u.seq_kv + key0) * (2 * int64_t(u.spans));
+#pragma unroll
+    for (int n = 0; n < kKeysOfLane; ++n)
+      rows[n] = n < keys ? rows_of_key(at + 2 * n * u.spans, u.spans, row0) : 0;
+  }
   const int64_t words = tandem_packed_bits(q_blocks, kv_blocks);
   uint* to = reinterpret_cast<uint*>(params.push.packed_keep) +
              head * tandem_packed_size(q_blocks, kv_blocks);
@@ -49,7 +75,9 @@ __global__ void __launch_bounds__(kLineGroup)
     uint bits = 0;
     if (row < u.seq_q && keys > 0) {
       const char* at = from + row * s.s;
-      if (wide) {
+      if (!u.has_keep) {
+        bits = existing;
+      } else if (wide) {
         const uint4 bytes = __ldg(reinterpret_cast<const uint4*>(at));
         bits = top_bits(bytes.x) >> 28 | top_bits(bytes.y) >> 24 | top_bits(bytes.z) >> 20 |
                top_bits(bytes.w) >> 16;
@@ -59,6 +87,8 @@ __global__ void __launch_bounds__(kLineGroup)
         for (int n = 0; n < min(kKeysOfLane, keys); ++n)
           bits |= uint(__ldg(at + n * s.d) != 0) << n;
       }
+#pragma unroll
+      for (int n = 0; n < kKeysOfLane; ++n) bits &= ~((~rows[n] >> r & 1) << n);
       some |= bits, hidden |= ~bits & existing;
     }
     const uint other = __shfl_xor_sync(~0u, bits, 1);

@@ -162,9 +162,13 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.schedule = schedule_;
     bias.keep_group = 1;
     bias.bottom_right = problem.has_lengths() && problem.bottom_right && problem.banded();
-    if (!problem.keep) return;
-    bias.keep_strides = problem.keep.strides;
-    bias.keep_group = int(problem.heads_q / problem.keep.heads);
+    if (packs_keep(problem)) {
+      bias.keep_strides = packed_strides();
+      bias.keep_group = int(problem.heads_q / packed_keep(problem).heads);
+    } else if (problem.keep) {
+      bias.keep_strides = problem.keep.strides;
+      bias.keep_group = int(problem.heads_q / problem.keep.heads);
+    }
   }
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);

@@ -87,11 +87,15 @@ class Sm90Kernel {
       params->extra = extra_block(problem);
       params->features = features_of(problem);
       if (packs_keep_) {
-        const PackedKeep copy = packed_keep(problem);
         params->features.KEEP = TANDEM_KEEP_BITS;
-        params->extra.keep = {copy.batch == 1 ? 0 : copy.heads * copy.words,
-                              copy.heads == 1 ? 0 : copy.words,
-                              tandem_packed_pitch(params->extra.map_kv_blocks), 1};
+        params->extra.keep = packed_strides();
+        if (joins_spans()) {
+          const PackedKeep copy = packed_keep(problem);
+          if (!problem.keep) params->features.AT_KEEP = params->features.AT_SPANS;
+          params->features.SPANS = 0;
+          params->extra.keep_group = int(problem.heads_q / copy.heads);
+          params->extra.keep_entries = 1;
+        }
       }
     }
   }
@@ -102,19 +106,30 @@ class Sm90Kernel {
   // Those that the kernel reads: keep's is that of its bits where pack_keep has made them.
   Addresses addresses(const Addresses& a) const {
     Addresses own = a;
-    if (packs_keep_ && launch.stem != Stem::pack_keep) own.keep = a.packed_keep;
+    if (!packs_keep_ || launch.stem == Stem::pack_keep) return own;
+    own.keep = a.packed_keep;
+    if (joins_spans()) own.spans = a.packed_keep;
     return own;
   }
   // Launches what follows the kernel within its step of the plan.
   cudaError_t launch_rest(Params*, cudaStream_t) const { return cudaSuccess; }
 
  protected:
+  // Of the bits of keep, in words.
+  Strides packed_strides() const {
+    const PackedKeep copy = packed_keep(problem);
+    return {copy.batch == 1 ? 0 : copy.heads * copy.words, copy.heads == 1 ? 0 : copy.words,
+            tandem_packed_pitch(tandem_map_blocks(int(problem.seq_kv))), 1};
+  }
+
   const Plan& plan;
   const Launch& launch;
   const Sm90Launch& choice;
   const Problem& problem;
 
  private:
+  // Whether the bits are those of spans, too.
+  bool joins_spans() const { return problem.bias && problem.spans; }
   const bool packs_keep_ = plan.scratch[Scratch::packed_keep].present;
 };
 

@@ -177,11 +177,22 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
 
 PackKeepBlock pack_keep_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
+  const PackedKeep copy = packed_keep(p);
   PackKeepBlock b{};
   b.keep = p.keep.strides;
   b.seq_q = int(p.seq_q);
   b.seq_kv = int(p.seq_kv);
-  b.heads = int(packed_keep(p).heads);
+  b.heads = int(copy.heads);
+  b.has_keep = bool(p.keep);
+  b.keep_entries = int(std::max<int64_t>(copy.batch / std::max<int64_t>(p.keep.batch, 1), 1));
+  b.keep_group = int(std::max<int64_t>(copy.heads / std::max<int64_t>(p.keep.heads, 1), 1));
+  if (p.bias && p.spans) {
+    const Spans& spans = p.spans;
+    b.spans = spans.count;
+    b.spans_heads = int(spans.heads);
+    b.spans_entries = int(std::max<int64_t>(copy.batch / spans.batch, 1));
+    b.spans_group = int(copy.heads / spans.heads);
+  }
   b.tiles = l.tiles;
   b.total = l.total;
   return b;
@@ -203,7 +214,7 @@ ExpandBlocksBlock expand_blocks_block(const Plan& plan, const Launch& l) {
   b.width = int(p.blocks.width);
   b.bits = int(p.blocks.bits);
   b.pitch = int(keep_pitch(p.seq_kv));
-  b.packs = plan.scratch[Scratch::packed_keep].present;
+  b.packs = !plan.scratch[Scratch::block_keep].present;
   b.tiles = l.tiles;
   b.total = l.total;
   return b;

@@ -128,6 +128,25 @@ TEST_CASE("ratio: block lists of many pairs" * doctest::skip(!at_least(Tier::ci)
               2);
 }
 
+// cuda.sm90 reads these as bits that one launch makes of spans, of bytes, or of both.
+TEST_CASE("ratio: masks beside a dense bias" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"fwd bf16 b2 hq4 hk2 sq300 sk500 d64 dv64 bias:bf16:2x4x300 spans=2:2x2",
+       "bwd bf16 b2 hq4 hk4 sq300 sk500 d64 dv64 bias:bf16:1x4x300 spans=1:1x1 d_bias:bf16 "
+       "grads=qkvb",
+       "bwd f16 b3 hq4 hk4 sq200 sk300 d128 dv128 bias:f32:3x4x200 keep:1x4x200 spans=1:3x1 "
+       "d_bias:f32 grads=qkvb",
+       "bwd bf16 b2 hq4 hk4 sq256 sk320 d32 dv32 bias:bf16:1x1x256 blocks=64x64:4+2:1x1 "
+       "spans=1:1x4",
+       "fwd f16 b2 hq2 hk2 sq130 sk700 d128 dv128 bias:f16:1x2x130 keep:2x1x130 q_padded kv_padded",
+       "fwd f16 b2 hq2 hk2 sq130 sk700 d96 dv96 bias:f32:1x2x130 spans=1:1x1 kv_padded",
+       "bwd bf16 b4 hq2 hk2 sq256 sk256 d64 dv64 causal_top_left bias:bf16:4x2x256 spans=1:2x1 "
+       "d_bias:bf16 grads=qkvb",
+       "fwd bf16 b4 hq2 hk2 sq256 sk256 d64 dv64 bias:bf16:1x2x1 spans=1:2x1",
+       "bwd bf16 b2 hq2 hk2 sq70 sk90 d128 dv128 bias:bf16:2x2x70 keep:2x2x70 visit_all "
+       "d_bias:bf16 grads=qkvb"});
+}
+
 TEST_CASE("ratio: a mask of many pairs" * doctest::skip(!at_least(Tier::ci))) {
   // Where pack_keep runs; elsewhere smaller masks have shown the same.
   bool hopper = at_least(Tier::device);

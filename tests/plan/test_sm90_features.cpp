@@ -476,14 +476,15 @@ TEST_CASE("sm90: a mask beside a dense bias") {
     }
     return names;
   };
-  for (const char* keep : {" keep:1x1x1", " keep:1x4x512", " keep:1x1x512"}) {
+  for (const char* keep : {" keep:1x1x1", " keep:1x4x512", " keep:1x1x512", " spans=1:1x1",
+                           " keep:1x1x1 spans=2:1x4", " blocks=64x64:4+2:1x1"}) {
     for (const char* d : {"d32", "d64", "d128"}) {
       const Plan plan =
           plan_of(std::string("fwd bf16 b1 hq4 hk4 sq512 sk512 bias:bf16:1x4x512 ") + d + keep);
-      CAPTURE(plan.name());
+      CAPTURE(explain(plan.problem, caps_of("h100_cuda")));
       REQUIRE(std::string(plan.path) == "sm90");
       CHECK(kernels(plan) == "bias_keep ");
-      const Launch& l = plan.launches[0];
+      const Launch& l = plan.launches.back();
       CHECK(l.shared_bytes ==
             uint32_t(fwd_bias_keep_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
       CHECK(!l.has(trait::scales_q));
@@ -492,7 +493,7 @@ TEST_CASE("sm90: a mask beside a dense bias") {
       const Plan plan = plan_of(std::string("bwd bf16 hq4 hk4 sq512 sk512 d64 grads=qkvb "
                                             "bias:bf16:1x4x512 d_bias:bf16 ") +
                                 batch + keep);
-      CAPTURE(plan.name());
+      CAPTURE(explain(plan.problem, caps_of("h100_cuda")));
       REQUIRE(std::string(plan.path) == "sm90");
       const bool slices = plan.problem.batch > kMaxCluster;
       CHECK(kernels(plan) == (slices ? "bias_keep_slices " : "bias_keep "));
@@ -525,7 +526,7 @@ TEST_CASE("sm90: a dense bias of f32") {
         CAPTURE(fwd.name());
         REQUIRE(std::string(fwd.path) == "sm90");
         CHECK(variants(fwd) == "bias_f32 ");
-        const Launch& l = fwd.launches[0];
+        const Launch& l = fwd.launches.back();
         CHECK(std::string(l.tile.name) == (d <= 64 ? "hf64" : "hf128"));
         CHECK(l.shared_bytes ==
               uint32_t(fwd_f32_bias_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));

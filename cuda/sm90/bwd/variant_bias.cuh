@@ -302,34 +302,40 @@ struct BiasVariant : BwdVariant {
     // Otherwise, of the 16 keys of the warp, in rows lane + 32 n of the tile, as 16 bits each.
     uint hidden[BR / 64];
     TANDEM_DEVICE bool has_mask_rows() const { return params.bias.keep_strides.s != 0; }
-    TANDEM_DEVICE const char* mask_at(const BwdWorkTile& work, int head, int64_t row,
-                                      int64_t key) const {
+    // Of a head: the elements of the mask from the first one on.
+    TANDEM_DEVICE int64_t mask_head(const BwdWorkTile& work, int head) const {
       const BwdBias& b = params.bias;
-      return reinterpret_cast<const char*>(b.keep) + work.batch * b.keep_strides.b +
-             head / b.keep_group * b.keep_strides.h + row * b.keep_strides.s +
-             key * b.keep_strides.d;
+      return work.batch * b.keep_strides.b + head / b.keep_group * b.keep_strides.h;
     }
     // Reads a mask of one row, once for each head.
     TANDEM_DEVICE void read_mask_row(const BwdWorkTile& work, int head) {
       if (has_mask_rows()) return;
       const int x = read_tid_x() - 128, key = work.col0 + x / 32 * 16 + x % 32 / 4;
-      const char* from = mask_at(work, head, 0, key);
+      const char* from = reinterpret_cast<const char*>(params.bias.keep) + mask_head(work, head) +
+                         key * params.bias.keep_strides.d;
       hidden[0] = 0;
       if (ENDS && !params.bias.keep) return;
       if (key < work.seq_kv && __ldg(from) == 0) hidden[0] = 1;
       if (key + 8 < work.seq_kv && __ldg(from + 8 * params.bias.keep_strides.d) == 0)
         hidden[0] |= 2;
     }
-    // Reads the rows of a query tile, while S is formed.
+    // Reads the rows of a query tile, while S is formed, from the bits that pack_keep has left.
+    // These end with a block of 64 rows.
     TANDEM_DEVICE void read_mask_rows(const BwdWorkTile& work, int head, int t) {
       if (!has_mask_rows()) return;
-      const int x = read_tid_x() - 128, row = t * BR + x % 32, key = work.col0 + x / 32 * 16;
-      const KeepRows rows{mask_at(work, head, row, key), params.bias.keep_strides.s,
-                          params.bias.keep_strides.d, work.seq_kv - key};
+      const int x = read_tid_x() - 128, row = t * BR + x % 32;
+      const int64_t pitch = params.bias.keep_strides.s;  // in words
+      const auto* from =
+          reinterpret_cast<const ushort*>(reinterpret_cast<const uint*>(params.bias.keep) +
+                                          mask_head(work, head) + row * pitch) +
+          work.col0 / 16 + x / 32;
 #pragma unroll
-      for (int n = 0; n < BR / 64; ++n)
-        hidden[n] = hidden_in_row(rows, 64 * n, work.seq_q - row) |
-                    hidden_in_row(rows, 64 * n + 32, work.seq_q - row) << 16;
+      for (int n = 0; n < BR / 64; ++n) {
+        const bool exists = t * BR + 64 * n < params.block.seq_q;
+        hidden[n] = exists ? ~(uint(__ldg(from + 64 * n * 2 * pitch)) |
+                               uint(__ldg(from + (64 * n + 32) * 2 * pitch)) << 16)
+                           : 0;
+      }
     }
     TANDEM_DEVICE void hide_masked(float (&p)[BR / 2]) const {
       if (!has_mask_rows()) {

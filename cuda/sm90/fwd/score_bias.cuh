@@ -231,11 +231,11 @@ struct BiasScore : ScorePolicy<T, S> {
   uint (&q)[HOLDS_Q ? S::D / 16 : 1][4];
   PipelineState<S::BIAS_STAGES, kCounted> bias_pipe;
   // With a keep mask: the thread's words of its two rows. With a row for each query also the
-  // address of its first row's first key, and how many rows further the second is.
+  // address of its first row's words, and how many words further those of the second are.
   uint hidden[2] = {};
-  const char* keep_row = nullptr;
+  const uint* keep_row = nullptr;
   int keep_second = 0;
-  HiddenRows<S::KEEP ? N : 64, S::WARPGROUPS == 2 && S::N * S::DV <= 128 * 96> hidden_rows;
+  HiddenRows<S::KEEP ? N : 64> hidden_rows;
   // The tile whose steps are done: its number and its position.
   uint done = 0;
   BiasWorkTile done_tile{};
@@ -330,19 +330,15 @@ struct BiasScore : ScorePolicy<T, S> {
         const Strides& strides = params.extra.keep;
         const BiasWorkTile at = bias_work_tile(c.shared, c.q_pipe.n);
         const int row = at.row0 + accumulator_row(), last = params.block.seq_q - 1;
-        keep_row = reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
+        keep_row = reinterpret_cast<const uint*>(params.push.extra[params.features.AT_KEEP]) +
                    group_of(at.batch, params.extra.keep_entries) * strides.b +
                    at.head / params.extra.keep_group * strides.h + min(row, last) * strides.s;
-        keep_second = min(row + 8, last) - min(row, last);
+        keep_second = (min(row + 8, last) - min(row, last)) * int(strides.s);
       }
-  }
-  TANDEM_DEVICE KeepRows keep_rows(int t) const {
-    const Strides& strides = params.extra.keep;
-    return {keep_row + t * N * strides.d, strides.s, strides.d, params.block.seq_kv - t * N};
   }
   TANDEM_DEVICE void fetch_hidden_rows(int t) {
     if constexpr (S::KEEP)
-      if (has_hidden_rows<S>(params)) hidden_rows.fetch(keep_rows(t), keep_second);
+      if (has_hidden_rows<S>(params)) hidden_rows.fetch(keep_row + t * (N / 32), keep_second);
   }
   // Loads the tile of the bias to the accumulators of S.
   TANDEM_DEVICE void begin_s() {
@@ -397,7 +393,7 @@ struct BiasScore : ScorePolicy<T, S> {
   TANDEM_DEVICE void score(const Tile& at, int t) {
     const FwdBlock& u = params.block;
     if constexpr (S::KEEP) {
-      if (has_hidden_rows<S>(params)) hidden_rows.read(keep_rows(t), keep_second, hidden);
+      if (has_hidden_rows<S>(params)) hidden_rows.read(hidden);
       if (__any_sync(kAllLanes, (hidden[0] | hidden[1]) != 0)) hide_keys<N>(c.s, hidden);
     }
     if (t < at.full_begin || t >= at.full_end) {

@@ -150,7 +150,7 @@ String bias_type_refusal(const Problem& p) {
 // Why the kernels with tiles of a dense bias do not take a problem; "" if they do.
 String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  const String more = p.extras(kHasBias | kHasKeep | kHasLengths);
+  const String more = p.extras(kHasBias | kHasKeep | kHasSpans | kHasLengths);
   if (!more.empty()) return "beside the dense bias, a mask and lengths, this problem has " + more;
   if (p.lengths_q == Lengths::packed || p.lengths_kv == Lengths::packed)
     return "with a dense bias, lengths are of padded tensors, here a tensor is packed";
@@ -298,7 +298,7 @@ bool Sm90Planner::choose(const Refuse& refuse) {
 Vec<Stem> Sm90Planner::stems() const {
   Vec<Stem> stems = stems_but_pack();
   if (packs_bias(p)) stems.insert(stems.begin(), Stem::pack_bias);
-  if (packs_keep(p) && !p.blocks) stems.insert(stems.begin(), Stem::pack_keep);
+  if (packs_keep(p) && !expands_to_bits(p)) stems.insert(stems.begin(), Stem::pack_keep);
   return stems;
 }
 
@@ -423,8 +423,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements() *
                       (pack->has(trait::f32_bias) ? 2 : 1)};
   if (plan->find(Stem::pack_keep)) x->packed_keep = {packed_keep(p).elements()};
-  // Of block lists bits and blocks are made at once.
-  if (plan->find(Stem::expand_blocks) && packs_keep(p))
+  if (plan->find(Stem::expand_blocks) && expands_to_bits(p))
     x->packed_keep = {packed_keep(p).elements()}, x->block_keep = {};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();

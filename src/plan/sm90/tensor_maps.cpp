@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "tensor_maps.h"
 
+#include <algorithm>
+
 #include "base/number.h"
 #include "plan/planner.h"
 #include "problem/mask_map.h"
@@ -53,6 +55,7 @@ int bias_box_rows(const Problem& p, const Launch& launch) {
 // From so many pairs on of a head of keep. Fewer are not worth a launch.
 constexpr int64_t kPackedPairs = 1 << 20;
 bool packs_keep(const Problem& p) {
+  if (p.bias && sm90_has(p, trait::bias_tiles)) return p.spans || (p.keep && p.keep.strides.s != 0);
   if (!p.keep || p.keep.strides.s == 0 || p.visit_all || p.seq_q * p.seq_kv < kPackedPairs)
     return false;
   // The rows with both are those with mask bitmaps.
@@ -61,10 +64,15 @@ bool packs_keep(const Problem& p) {
   return kernel >= 0 && (kKernels[kernel].inputs & both) == both;
 }
 
+bool expands_to_bits(const Problem& p) { return p.blocks && packs_keep(p) && !(p.bias && p.spans); }
+
 PackedKeep packed_keep(const Problem& p) {
   const int q = tandem_map_blocks(int(p.seq_q)), kv = tandem_map_blocks(int(p.seq_kv));
   const Strides& s = p.keep.strides;
-  return {s.b == 0 ? 1 : p.keep.batch, s.h == 0 ? 1 : p.keep.heads, tandem_packed_size(q, kv)};
+  const int64_t batch = p.keep && s.b != 0 ? p.keep.batch : 1,
+                heads = p.keep && s.h != 0 ? p.keep.heads : 1, words = tandem_packed_size(q, kv);
+  if (!(p.bias && p.spans)) return {batch, heads, words};
+  return {batch > 1 || p.spans.batch > 1 ? p.batch : 1, std::max(heads, p.spans.heads), words};
 }
 
 }  // namespace tandem

@@ -28,10 +28,14 @@ PackedBias packed_bias(const Problem& p, int box_rows);
 // Rows of that box for fwd or bwd_dkv_dq, or for pack_bias before it.
 int bias_box_rows(const Problem& p, const Launch& launch);
 
-// Whether pack_keep makes keep into bits and blocks before a kernel reads it: the kernels of the
-// masked variant alone read these, where each query has a row of its own and tiles may be skipped.
+// Whether kernels read keep as bits and blocks, where each query has a row of its own. Those of the
+// masked variant do where tiles may be skipped. Those with tiles of a bias read no other form, and
+// spans in this one.
 bool packs_keep(const Problem& p);
-// That copy: as many heads as keep has in memory, where strides of 0 repeat one; words of a head.
+// Whether expand_blocks makes these of block lists. Otherwise pack_keep does of bytes and of spans.
+bool expands_to_bits(const Problem& p);
+// That copy: as many heads as the masks have in memory, where strides of 0 repeat one; words of a
+// head. Its batch entries are those of keep, of spans too 1 or B.
 struct PackedKeep {
   int64_t batch, heads, words;
   int64_t elements() const { return batch * heads * words; }
