@@ -5,25 +5,12 @@
 
 using namespace parity;
 
-namespace {
-
-void check_lines(std::initializer_list<const char*> lines) {
-  for (const char* line : lines) {
-    Expect expect = sparse();
-    expect.options.repeats = 2;
-    Case test(parse(line), seed_of(line), expect.options);
-    CAPTURE(std::string(line));
-    for (Target& target : targets()) check_on(target, test, expect);
-  }
-}
-
-}  // namespace
-
 TEST_CASE("ratio: groups") {
   check_lines(
       {"bwd f32 b4 hq2 hk1 sq40 sk50 d16 dv16 bias:f32:2x2x40 d_bias:f32 keep:2x1x40 grads=qkvb",
        "bwd f16 b6 hq2 hk1 sq70 sk80 d32 dv32 bias:f16:3x2x70 d_bias:f16 grads=qkvb",
-       "bwd bf16 b6 hq4 hk2 sq70 sk72 d64 dv64 keep:2x1x70 bias:bf16:2x1x1 d_bias:f32 grads=b"});
+       "bwd bf16 b6 hq4 hk2 sq70 sk72 d64 dv64 keep:2x1x70 bias:bf16:2x1x1 d_bias:f32 grads=b"},
+      2);
 }
 
 TEST_CASE("ratio: groups of a bias" * doctest::skip(!at_least(Tier::ci))) {
@@ -40,7 +27,8 @@ TEST_CASE("ratio: groups of a bias" * doctest::skip(!at_least(Tier::ci))) {
        "bwd f32 b12 hq2 hk2 sq33 sk40 d8 dv8 bias:f32:2x1x33 d_bias:f32 grads=b deterministic",
        "bwd f16 b4 hq2 hk2 sq80 sk80 d128 dv128 bias:f16:2x2x80 d_bias:f16 grads=qkvb "
        "causal_top_left",
-       "bwd bf16 b4 hq2 hk2 sq80 sk80 d128 dv128 bias:f32:2x2x80 q_padded kv_padded"});
+       "bwd bf16 b4 hq2 hk2 sq80 sk80 d128 dv128 bias:f32:2x2x80 q_padded kv_padded"},
+      2);
 }
 
 TEST_CASE("ratio: groups of a bias, forward" * doctest::skip(!at_least(Tier::ci))) {
@@ -49,12 +37,14 @@ TEST_CASE("ratio: groups of a bias, forward" * doctest::skip(!at_least(Tier::ci)
                "fwd f16 b6 hq2 hk1 sq130 sk200 d32 dv32 bias:f16:2x2x130 keep:3x1x1",
                "fwd f16 b4 hq2 hk1 sq130 sk200 d64 dv64 bias:f32:2x2x130",
                "fwd bf16 b4 hq4 hk2 sq140 sk101 d64 dv64 bias:bf16:2x4x140",
-               "fwd bf16 b4 hq4 hk2 sq300 sk256 d128 dv128 bias:bf16:2x4x1 kv_padded"});
+               "fwd bf16 b4 hq4 hk2 sq300 sk256 d128 dv128 bias:bf16:2x4x1 kv_padded"},
+              2);
 }
 
 TEST_CASE("ratio: groups of slopes and sinks") {
   check_lines({"bwd f16 b4 hq2 hk1 sq40 sk50 d32 dv32 alibi slopes=2 sink sinks=4 grads=qkvas",
-               "bwd f32 b6 hq2 hk2 sq30 sk40 d8 dv8 sink sinks=3 grads=qkvs"});
+               "bwd f32 b6 hq2 hk2 sq30 sk40 d8 dv8 sink sinks=3 grads=qkvs"},
+              2);
 }
 
 TEST_CASE("ratio: groups of slopes and sinks, other kernels" * doctest::skip(!at_least(Tier::ci))) {
@@ -64,7 +54,8 @@ TEST_CASE("ratio: groups of slopes and sinks, other kernels" * doctest::skip(!at
                // One query, whose heads are rows only with sinks of the batch; split keys.
                "fwd f16 b4 hq4 hk1 sq1 sk300 d64 dv64 sink sinks=2",
                "fwd f16 b2 hq2 hk1 sq3 sk600 d64 dv64 sink sinks=2 splits=4",
-               "fwd f32 b2 hq2 hk1 sq3 sk600 d64 dv64 sink sinks=2 splits=3"});
+               "fwd f32 b2 hq2 hk1 sq3 sk600 d64 dv64 sink sinks=2 splits=3"},
+              2);
 }
 
 TEST_CASE("ratio: groups of a mask" * doctest::skip(!at_least(Tier::ci))) {
@@ -75,5 +66,6 @@ TEST_CASE("ratio: groups of a mask" * doctest::skip(!at_least(Tier::ci))) {
                "bwd f16 b4 hq2 hk1 sq90 sk140 d64 dv64 keep:2x1x90 softcap=5 dropout=0.25 sink "
                "grads=qkvs",
                // cuda.sm90 makes bits of it.
-               "fwd bf16 b4 hq1 hk1 sq1024 sk1024 d64 dv64 keep:2x1x1024"});
+               "fwd bf16 b4 hq1 hk1 sq1024 sk1024 d64 dv64 keep:2x1x1024"},
+              2);
 }

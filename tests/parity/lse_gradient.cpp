@@ -8,15 +8,6 @@ using namespace parity;
 
 namespace {
 
-void check_lines(std::initializer_list<const char*> lines) {
-  for (const char* line : lines) {
-    Expect expect = sparse();
-    Case test(parse(line), seed_of(line), expect.options);
-    CAPTURE(std::string(line));
-    for (Target& target : targets()) check_on(target, test, expect);
-  }
-}
-
 // Puts NaN and infinities into d_lse wherever a row sees no key. Returns how many it found.
 int64_t spoil_hidden_rows(Case& test) {
   HostTensor& t = test.input(Role::d_lse);

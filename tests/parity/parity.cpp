@@ -503,6 +503,16 @@ void check_many(const std::vector<tandem_problem>& problems, const char* name,
   }
 }
 
+void check_lines(std::initializer_list<const char*> lines, int repeats) {
+  for (const char* line : lines) {
+    Expect expect = sparse();
+    expect.options.repeats = repeats;
+    Case test(parse(line), seed_of(line), expect.options);
+    CAPTURE(std::string(line));
+    for (Target& target : targets()) check_on(target, test, expect);
+  }
+}
+
 void check_case(Case& test, const Expect& expect) {
   const bool gpu = std::any_of(targets().begin(), targets().end(),
                                [](const Target& t) { return !t.session->on_cpu(); });

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -143,6 +144,8 @@ void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = 
 void check_many(const std::vector<tandem_problem>& problems, const char* name,
                 const Expect& expect);
 void check_case(Case& test, const Expect& expect);  // a case that was made with expect.options
+// Problem lines whose outputs are sparse, on every target, executed `repeats` times in one session.
+void check_lines(std::initializer_list<const char*> lines, int repeats = 1);
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
 

@@ -6,20 +6,6 @@
 
 using namespace parity;
 
-namespace {
-
-void check_lines(std::initializer_list<const char*> lines, int repeats = 1) {
-  for (const char* line : lines) {
-    Expect expect = sparse();
-    expect.options.repeats = repeats;
-    Case test(parse(line), seed_of(line), expect.options);
-    CAPTURE(std::string(line));
-    for (Target& target : targets()) check_on(target, test, expect);
-  }
-}
-
-}  // namespace
-
 TEST_CASE("ratio: spans") {
   check_lines({"bwd f32 b1 hq2 hk1 sq200 sk200 d16 dv16 spans=1:1x1",
                "bwd f16 b2 hq2 hk1 sq330 sk260 d32 dv32 spans=2:2x2",

@@ -6,20 +6,6 @@
 
 using namespace parity;
 
-namespace {
-
-void check_lines(std::initializer_list<const char*> lines, int repeats = 1) {
-  for (const char* line : lines) {
-    Expect expect = sparse();
-    expect.options.repeats = repeats;
-    Case test(parse(line), seed_of(line), expect.options);
-    CAPTURE(std::string(line));
-    for (Target& target : targets()) check_on(target, test, expect);
-  }
-}
-
-}  // namespace
-
 // The sums have the same bits in every run.
 TEST_CASE("ratio: table") {
   check_lines({"bwd f32 b2 hq2 hk1 sq49 sk49 d16 dv16 table=169:u8:1 grads=qkvi",
