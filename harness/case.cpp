@@ -318,6 +318,10 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
                        threshold, tf32),
              result);
   }
+  if (!outputs.max_logit.empty())
+    append(judge_lse({1, 1, c.problem.max_logit_batch, c.problem.heads_q}, c.truth.max_logit,
+                     outputs.max_logit, c.f32_roundings, false, tf32, "max_logit"),
+           result);
 }
 
 void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
@@ -336,6 +340,11 @@ void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
                     b.lse, c.f32_roundings, threshold, tf32),
           result);
   }
+  if (!a.max_logit.empty())
+    append(judge_lse({1, 1, c.problem.max_logit_batch, c.problem.heads_q},
+                     std::vector<double>(a.max_logit.begin(), a.max_logit.end()), b.max_logit,
+                     c.f32_roundings, false, tf32, "max_logit"),
+           result);
 }
 
 CaseResult Case::run_and_judge(Session& session, Outputs* outputs) {

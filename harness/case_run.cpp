@@ -19,7 +19,11 @@ struct Placed {
   const void* host = nullptr;  // what the device must still hold afterwards; null: an output
   size_t bytes = 0;
   Buffer buffer;
+  bool rises = false;  // numbers that begin as minus infinity
 };
+
+// Outputs of f32 beside the tensors, by their names.
+using Numbers = std::vector<std::pair<const char*, std::vector<float>*>>;
 
 class Run {
  public:
@@ -34,6 +38,11 @@ class Run {
     Placed p{name, nullptr, bytes, session_.buffer(bytes)};
     p.buffer.fill(0xff);
     return place(std::move(p), offset);
+  }
+  tandem_buffer rising(const char* name, size_t bytes) {
+    Placed p{name, nullptr, bytes, session_.buffer(bytes), true};
+    begin(&p);
+    return place(std::move(p), 0);
   }
   tandem_buffer workspace(size_t bytes) {
     if (bytes == 0) return {0, 0};
@@ -60,10 +69,18 @@ class Run {
   }
   void refill() {
     for (Placed& p : placed_)
-      if (!p.host) p.buffer.fill(p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
+      if (p.rises)
+        begin(&p);
+      else if (!p.host)
+        p.buffer.fill(p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
   }
 
  private:
+  static void begin(Placed* p) {
+    const std::vector<float> none(p->bytes / sizeof(float),
+                                  -std::numeric_limits<float>::infinity());
+    p->buffer.upload(none.data(), p->bytes);
+  }
   tandem_buffer place(Placed p, size_t offset) {
     placed_.push_back(std::move(p));
     const Buffer& b = placed_.back().buffer;
@@ -99,7 +116,7 @@ void keep_again(const HostTensor& first, int run, std::vector<uint8_t> bytes,
 std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
                     const CaseOptions& options,
                     const std::vector<std::pair<Role, HostTensor*>>& outputs,
-                    std::vector<float>* lse, std::vector<Outputs::Again>* again) {
+                    const Numbers& numbers, std::vector<Outputs::Again>* again) {
   for (int time = 0; time < std::max(1, options.repeats); ++time) {
     if (time > 0) run->refill();
     session.run(plan, args);
@@ -115,13 +132,13 @@ std::string execute(Session& session, const Plan& plan, const tandem_args& args,
         return std::string(name) + ": other bits in run " + std::to_string(time + 1);
       tensor->bytes = std::move(bytes);
     }
-    if (lse) {
-      std::vector<float> values(lse->size());
-      run->fetch("lse", values.data());
+    for (const auto& [name, of] : numbers) {
+      std::vector<float> values(of->size());
+      run->fetch(name, values.data());
       if (time > 0 && !values.empty() &&
-          std::memcmp(values.data(), lse->data(), values.size() * sizeof(float)) != 0)
-        return "lse: other bits in run " + std::to_string(time + 1);
-      *lse = std::move(values);
+          std::memcmp(values.data(), of->data(), values.size() * sizeof(float)) != 0)
+        return std::string(name) + ": other bits in run " + std::to_string(time + 1);
+      *of = std::move(values);
     }
     const std::string damage = run->damage();
     if (!damage.empty()) return damage;
@@ -160,7 +177,7 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
   };
   // Runs the plan with all outputs of p.
   const auto go = [&](Session& on, const Plan& plan, const tandem_problem& p, Run* run,
-                      tandem_args args, std::vector<float>* lse) {
+                      tandem_args args, const Numbers& numbers) {
     std::vector<std::pair<Role, HostTensor*>> written;
     for (Role role : kOutputs) {
       if (!is_output(p, role)) continue;
@@ -174,7 +191,8 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
     if (&on == &session)
       for (int row : kernels_at(*static_cast<const tandem_plan*>(plan)->plan, args))
         result.kernels.push_back(uint32_t(row));
-    std::string wrong = execute(on, plan, args, run, c.options, written, lse, &outputs->d_q_again);
+    std::string wrong =
+        execute(on, plan, args, run, c.options, written, numbers, &outputs->d_q_again);
     for (const auto& [role, tensor] : written) {
       if (!wrong.empty()) break;
       const bool kv = role == Role::d_k || role == Role::d_v;
@@ -252,7 +270,14 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       const bool want_lse = !c.options.no_lse || c.backward();
       outputs->lse.assign(want_lse ? rows : 0, std::numeric_limits<float>::quiet_NaN());
       if (want_lse) args.lse = run.output("lse", rows * sizeof(float), 0);
-      result.message = go(first, plan, p, &run, args, want_lse ? &outputs->lse : nullptr);
+      Numbers numbers;
+      if (want_lse) numbers.emplace_back("lse", &outputs->lse);
+      outputs->max_logit.resize(size_t(p.max_logit_batch * p.heads_q));
+      if (!outputs->max_logit.empty()) {
+        args.max_logit = run.rising("max_logit", outputs->max_logit.size() * sizeof(float));
+        numbers.emplace_back("max_logit", &outputs->max_logit);
+      }
+      result.message = go(first, plan, p, &run, args, numbers);
       if (!result.message.empty()) return result;
     }
     if (c.backward()) {
@@ -265,7 +290,7 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       if (c.options.parts.empty()) {
         const Plan plan(session, c.problem);
         note_plan(plan, &result);
-        result.message = go(session, plan, c.problem, &run, args, nullptr);
+        result.message = go(session, plan, c.problem, &run, args, {});
       } else {
         result.message = go_by_parts(&run, args);
       }

@@ -177,10 +177,10 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
 }
 
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings, bool threshold,
-                    bool tf32) {
+                    const std::vector<float>& got, double f32_roundings, bool threshold, bool tf32,
+                    const char* name) {
   Judgement j;
-  j.tensor = "lse";
+  j.tensor = name;
   for (size_t n = 0; n < want.size(); ++n) {
     const double g = double(got[n]);
     const double error = g == want[n] ? 0 : std::fabs(g - want[n]);

@@ -85,12 +85,12 @@ struct Bounds {
 Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings);
 
 // got against want within bounds; and lse, [B,Hq,Sq], or of entmax the threshold, whose bound is
-// absolute.
+// absolute, or the largest logits, [1,1,max_logit_batch,Hq].
 Judgement judge_tensor(const std::string& name, const Bounds& bounds,
                        const std::vector<double>& want, const std::vector<double>& got);
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
                     const std::vector<float>& got, double f32_roundings, bool threshold,
-                    bool tf32 = false);
+                    bool tf32 = false, const char* name = "lse");
 
 double visible_keys(const Problem& problem, int64_t i);  // of query row i; <= 0: none
 double visible_rows(const Problem& problem, int64_t j);  // query rows of one head that see key j
@@ -111,7 +111,8 @@ double extra_roundings(const Problem& problem, double plain, double bias, double
 // What a device wrote, on the host again. Those that the problem does not ask for are empty.
 struct Outputs {
   HostTensor o, d_q, d_k, d_v, d_bias, d_bias_table, d_dist_bias, d_slope, d_tau, d_sink;
-  std::vector<float> lse;  // [B,Hq,Sq]
+  std::vector<float> lse;        // [B,Hq,Sq]
+  std::vector<float> max_logit;  // [max_logit_batch, Hq]
   // d_q of further runs, where the plan sums it in no fixed order and the bits are others.
   struct Again {
     int run;  // the first is 1

@@ -288,6 +288,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.bias_table_size != 0, "bias_table");
   add(p.sink != 0, "sink");
   add(p.d_lse != 0, "d_lse");
+  add(p.max_logit_batch != 0, "max_logit");
   add(p.dropout > 0, "dropout");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
   add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");

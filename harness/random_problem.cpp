@@ -29,7 +29,7 @@ struct Kernels {
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
        dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
   int64_t spans = 0, table = 0;  // of the table: entries
-  bool blocks = false, d_lse = false;
+  bool blocks = false, d_lse = false, max_logit = false;
   tandem_dtype index_dtype = TANDEM_U8;
   uint32_t cores = 0;  // of the problem
   // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
@@ -118,12 +118,14 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
   }
   Random of_d_lse(Random::mix(group) ^ 0x645f6c7365);
   k.d_lse = k.backward && k.normalizer == TANDEM_SOFTMAX && of_d_lse.chance(20);
+  Random of_max_logit(Random::mix(group) ^ 0x6d61786c6f67);
+  k.max_logit = !k.backward && k.normalizer == TANDEM_SOFTMAX && of_max_logit.chance(20);
   // Every run has some: few of the problems above are for kernels that hold whole heads.
   k.windows = group % 8 == 3;
   if (k.windows) {
     Kernels plain;
-    plain.backward = k.backward, plain.d_lse = k.d_lse, plain.short_rows = k.short_rows,
-    plain.windows = true;
+    plain.backward = k.backward, plain.d_lse = k.d_lse, plain.max_logit = k.max_logit;
+    plain.short_rows = k.short_rows, plain.windows = true;
     plain.batched = plain.wide = plain.bias = plain.keep = true;
     plain.dtype = of_batch.chance(50) ? TANDEM_F16 : TANDEM_BF16;
     plain.d = plain.dv = 8 * of_batch.between(1, 8);
@@ -246,6 +248,7 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   p.alibi = k.alibi;
   p.sink = k.sink;
   p.d_lse = k.d_lse;
+  if (k.max_logit && p.batch > 0) p.max_logit_batch = seed % 2 ? 1 : p.batch;
   if (k.dist)
     p.dist_window = r.chance(30)   ? std::max<int64_t>(1, sk)
                     : r.chance(10) ? sk + 70

@@ -2,6 +2,7 @@
 // fwd: o and lse from q, k, v. One workgroup computes Br query rows of one head. Twin of
 // shaders/scalar/fwd.comp.
 #include "../parts/mask.cuh"
+#include "../parts/max_logit.cuh"
 #include "../parts/score.cuh"
 #include "../parts/softmax.cuh"
 #include "select.cuh"
@@ -68,6 +69,11 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const View<F32> out_part = part_view(push.o, u.o, part, at.head, u.seq_q);
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
+  float largest = minus_infinity();
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i)
+    if (row0 + me.row(i) < u.seq_q) largest = fmaxf(largest, softmax.m[i]);
+  raise_max_logit(u, push, at.batch, at.head, largest);
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);

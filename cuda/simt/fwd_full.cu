@@ -2,6 +2,7 @@
 // fwd with optional inputs and any normaliser. fwd.cu has the kernel without them; both are the
 // twin of shaders/scalar/fwd.comp.
 #include "../parts/entmax.cuh"
+#include "../parts/max_logit.cuh"
 #include "select.cuh"
 
 namespace tandem {
@@ -107,6 +108,11 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
                     split ? 0 : e.first_q, e.written_q, u.head_dim_v, push.wide & 8u);
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
+  float largest = minus_infinity();
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i)
+    if (row0 + me.row(i) < e.seq_q) largest = fmaxf(largest, softmax.m[i]);
+  raise_max_logit(u, push, at.batch, at.head, largest);
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);

@@ -3,6 +3,7 @@
 // 16 or 32 of them. The operation is that of cuda/simt/fwd.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_CUH
 #define TANDEM_CUDA_SM80_FWD_CUH
+#include "../parts/max_logit.cuh"
 #include "../parts/softmax.cuh"
 #include "inputs.cuh"
 
@@ -70,7 +71,7 @@ struct SharedRows {
 };
 
 // Online softmax of a lane's rows. A weight is 2^(s c - m c), one fma and one exp2. m moves only
-// when a score of the warp exceeds it by more than TANDEM_ORIGIN_SLACK.
+// when a score of the warp exceeds it by more than slack.
 //
 // EXACT: for f32, where nothing rounds weights and results again. m is the maximum and a weight is
 // 2^((s - m) c), so that the largest is 1 to the last bit.
@@ -117,9 +118,9 @@ struct OnlineRows {
     return exp2_fast(x);
   }
 
-  // Turns raw scores into weights. Rescales earlier results where an origin moves.
+  // Turns raw scores into weights. Rescales earlier results where an origin moves. slack: FwdBlock's.
   template <int N, int O, typename Shared = OwnRows>
-  TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c,
+  TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c, float slack,
                           const Shared& rows = Shared()) {
     float top[MT][2];
     bool moves = false;
@@ -131,7 +132,7 @@ struct OnlineRows {
 #pragma unroll
         for (int n = 1; n < N; ++n)
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : TANDEM_ORIGIN_SLACK);
+        moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : slack);
       }
     if (rows.any(moves)) {
       rows.join_max(top);
@@ -189,8 +190,8 @@ struct OnlineRows {
   }
 };
 
-// Stores lse of the lane's rows, from `row` on, and forms the numbers that o is multiplied or
-// divided by. factor: of weights beside a sink. half: the warp's, of its rows' keys; part: over
+// Stores lse of the lane's rows, from `row` on, raises the largest logit, and forms the numbers that
+// o is multiplied or divided by. factor: of weights beside a sink. half: the warp's, of its rows' keys; part: over
 // batch and splits.
 template <typename T, typename Inputs, typename Params, typename Softmax, typename Rows, int MT>
 TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (&factor)[MT][2],
@@ -202,6 +203,17 @@ TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + head) * u.seq_q;
   rows.join_sum(softmax.l);
+  if (push.max_logit) {
+    const float unit = e.first ? 1.f : e.scale;
+    float top = minus_infinity();
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (row + 16 * r + 8 * h < u.seq_q && softmax.l[r][h] > 0.f)
+          top = fmaxf(top, __fmul_rn(softmax.m[r][h], unit));
+    raise_max_logit(u, push, part / u.splits, head, top);
+  }
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll
@@ -351,7 +363,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
             if (Inputs::SOME && i >= in.seq_q()) return -1;
             return tandem_min(i + band.off + band.right, in.seq_kv() - 1);
           });
-    softmax.step(s, o, e.c, rows);
+    softmax.step(s, o, e.c, u.slack, rows);
     uint p[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(p, s);
     if constexpr (HALVES > 1) put_rows<BC, true>(tiles.p, own, key, p);

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     const uint seen = score_block<false>(s[0], slope, e, of, spot, edge);
     bool some = true;
     if (online) {
-      softmax.step(s, o, kLog2e);
+      softmax.step(s, o, kLog2e, u.slack);
     } else {
       some = false;
       if (some_far)
@@ -223,6 +223,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
   float factor[2] = {1.f, 1.f}, divisor[2] = {1.f, 1.f};
+  float largest = minus_infinity();
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (row + 8 * h < e.seq_q) largest = fmaxf(largest, softmax.m[0][h]);
+  raise_max_logit(u, push, at.batch, at.head, largest);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = row + 8 * h;

@@ -312,6 +312,9 @@ typedef struct tandem_problem {
    * respect to lse. Gradients that do not need it (d_v) ignore it. */
   uint32_t d_lse;
   uint32_t reserved3; /* must be 0 */
+  /* Forward of softmax: batch entries of args.max_logit, the largest logit of each head: 0 for off,
+   * or a divisor of B. Batch entry b raises entry b / (B / max_logit_batch). */
+  int64_t max_logit_batch;
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -465,13 +468,17 @@ typedef struct tandem_args {
   /* f32 [B,Hq,Sq] contiguous, read by backward. What stands in rows that see no key, with lse of
    * minus infinity, and behind a length has no effect, and may be NaN. */
   tandem_buffer d_lse;
+  /* f32 [max_logit_batch, Hq], raised by forward: to the largest score s_ij of a visible key, before
+   * any sink, if that is larger than what stands there. Fill it with minus infinity before the
+   * first call; further calls, as of the parts of a batch, may go on raising it. */
+  tandem_buffer max_logit;
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
         {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},   \
-        {0, 0}, {                                                                                  \
+        {0, 0}, {0, 0}, {                                                                          \
       0, 0                                                                                         \
     }                                                                                              \
   }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -113,7 +114,7 @@ class _Arrays:
         plan.execute_staged(spans, seed, offset)
 
 
-_WRITTEN_FORWARD = frozenset(("o", "lse"))
+_WRITTEN_FORWARD = frozenset(("o", "lse", "max_logit"))
 _WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in GRADIENTS)
 _ITEM = {
     "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1,
@@ -268,6 +269,7 @@ def attention(
     *,
     out: Any = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
     device: str | None = None,
     stream: int | None = None,
     seed: int = 0,
@@ -321,6 +323,9 @@ def attention(
         allow_tf32: f32 products may round their operands to TF32.
         out: an array for o; else a new one of q's framework.
         return_lse: also return lse, f32 [B, Hq, Sq].
+        return_max_logit: also return the largest score of a visible key of each head, before any
+            sink, f32 [B, Hq]; minus infinity where no row sees a key. With softmax alone. Not on
+            JAX arrays that are traced or on a GPU.
         device: "cpu", "vulkan:0", "cuda:0", ...; by default the one on which q lies. Arrays on the
             CPU may go to any device: they are copied there and back.
         stream: a CUDA stream as a number; by default the framework's current one, which is the only
@@ -328,9 +333,10 @@ def attention(
         seed, offset: of dropout.
 
     Returns:
-        o, [B, Hq, Sq, Dv] in q's layout and type; with return_lse, (o, lse). On CUDA the work is
-        queued on the stream. Torch tensors take part in autograd, but not with device= or stream=,
-        which give results without a gradient, nor with out=, which refuses inputs that want one.
+        o, [B, Hq, Sq, Dv] in q's layout and type; with return_lse or return_max_logit a tuple of
+        it and those, in this order. On CUDA the work is queued on the stream.
+        Torch tensors take part in autograd, but not with device= or stream=, which give results
+        without a gradient, nor with out=, which refuses inputs that want one.
 
     Raises:
         TandemError: or a subclass, with the library's sentence.
@@ -340,14 +346,15 @@ def attention(
         from . import torch as tandem_torch
 
         return tandem_torch.attention(
-            q, k, v, return_lse=return_lse, seed=seed, offset=offset, **options
-        )
+            q, k, v, return_lse=return_lse, return_max_logit=return_max_logit, seed=seed,
+            offset=offset, **options
+        )  # fmt: skip
     if _is_foreign_jax(framework, q):
         from . import jax as tandem_jax
 
         _refuse_for_jax(
             device=device is not None, out=out is not None, stream=stream is not None,
-            seed=seed, offset=offset,
+            seed=seed, offset=offset, return_max_logit=return_max_logit,
         )  # fmt: skip
         taken: Any = options  # dropout too, which it refuses by a sentence
         return tandem_jax.attention(q, k, v, return_lse=return_lse, **taken)
@@ -379,6 +386,11 @@ def attention(
     if return_lse:
         lse = make.empty(shapes["lse"], "float32", arrays.where)
         arrays.add("lse", lse)
+    max_logit = None
+    if return_max_logit:
+        max_logit = make.empty(shapes["max_logit"], "float32", arrays.where)
+        max_logit[...] = -math.inf
+        arrays.add("max_logit", max_logit)
     plan = _plans.get(_device_name(arrays), arrays.layouts(), opts, FORWARD, 0)
     arrays.run(plan, seed, offset, stream)
     if target is not o:
@@ -387,7 +399,8 @@ def attention(
         # The library writes behind torch's back: what autograd saved of out counts as changed.
         importlib.import_module("torch").autograd.graph.increment_version(out)
     o = make.finish(o) if out is None else o
-    return (o, make.finish(lse)) if return_lse else o
+    more = [make.finish(x) for x in (lse, max_logit) if x is not None]
+    return (o, *more) if more else o
 
 
 def attention_backward(

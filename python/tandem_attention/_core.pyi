@@ -45,6 +45,7 @@ class Problem:
     sinks_batch: int
     bias_table_size: int
     d_lse: int
+    max_logit_batch: int
     bias_index_batch: int
     bias_index_dtype: int
     lengths_q: int

@@ -345,6 +345,9 @@ def make_problem(
     if "d_lse" in layouts:
         _vector("d_lse", layouts["d_lse"], sizes.lse, "float32")
         p.d_lse = 1
+    if "max_logit" in layouts:
+        _vector("max_logit", layouts["max_logit"], (sizes.batch, sizes.heads_q), "float32")
+        p.max_logit_batch = sizes.batch
     for name in ("bias_table", "dist_bias", "slope", "tau", "sink"):
         if f"d_{name}" in layouts and name in layouts:
             _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, "float32")
@@ -352,7 +355,11 @@ def make_problem(
 
 
 def output_shapes(layouts: dict[str, Layout], options: Options) -> dict[str, tuple[int, ...]]:
-    """Shapes of o and lse, in the caller's order of dimensions."""
+    """Shapes of o, lse and max_logit, in the caller's order of dimensions."""
     sizes = sizes_of(layouts, options)
     q = layouts["q"].shape
-    return {"o": (*q[:-1], sizes.head_dim_v), "lse": sizes.lse}
+    return {
+        "o": (*q[:-1], sizes.head_dim_v),
+        "lse": sizes.lse,
+        "max_logit": (sizes.batch, sizes.heads_q),
+    }

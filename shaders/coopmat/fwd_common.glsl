@@ -40,6 +40,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
 #include "parts/sink.glsl"
+#include "parts/max_logit.glsl"
 #include "coopmat/redo.glsl"
 #include "problem/rounded_weights.h"
 
@@ -50,7 +51,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Ro
 float kept(float x, float keep) { return keep != 0 ? x * keep : 0.0; }
 // Most tiles change neither o nor need the reduction of the maximum. H100, 580.159.04: D 64 gains
 // most.
-const float SLACK = TANDEM_ORIGIN_SLACK;
+const float SLACK = MAX_LOGIT != 0 ? 0.0 : TANDEM_ORIGIN_SLACK;
 // K is fetched once more after the last tile, without effect, which saves a branch. On an H100
 // (580.159.04) it is 4 to 7 % faster with RM 2 (D 64), and up to 5 % slower with RM 1 (D 128).
 const bool AGAIN = PREFETCHES && RM > 1;
@@ -62,11 +63,14 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 
 // In all elements of a row: lse from m and l, whose sum is formed first, and the factor of o.
+// Raises the largest logit, but not by lost rows: the launch behind this one forms their scores.
 // row0: first of the block.
 void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
   row_sum(l);
   ACC sinks;
   if (SINK == 2) ROWS_TO_MATRIX(sinks, row, sink_of(entry_batch, h, row0 + row))
+  ACC rows, tops = m;
+  if (MAX_LOGIT != 0) ROWS_TO_MATRIX(rows, row, float(row0 + row))
   const float head_sink = SINK != 0 && SINK != 2 ? sink_of(entry_batch, h, 0) : 0;
   ELEMENTS(k, factor) {
     // The factor from the rounded origin to m itself, in natural units. A row with one visible key
@@ -84,6 +88,13 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
     }
     factor[k] = l[k] != 0 ? factor[k] / l[k] : 0.0;
     m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
+  }
+  if (MAX_LOGIT != 0) {
+    float top = HIDDEN_SCORE;
+    ELEMENTS(k, m)
+      if (l[k] != 0 && !is_lost(m[k]) && rows[k] < float(entry.seq_q))
+        top = max(top, natural_score(tops[k]));
+    if (top > HIDDEN_SCORE) raise_max_logit(entry_batch, h, top);
   }
 }
 // From a tile's scores s[RM][NB]: the largest score in each place of a block, in top[RM], the

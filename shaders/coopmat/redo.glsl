@@ -71,6 +71,7 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
     end = begin;
   [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));
   const bool sees = !is_hidden(top);
+  if (MAX_LOGIT != 0 && sees) raise_max_logit(entry_batch, h, top);
   if (!sees) end = begin;
   if (NORM == ENTMAX) {
     if (sees) relative = row_threshold(q, k, i, top, begin, end);

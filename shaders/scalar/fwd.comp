@@ -68,6 +68,7 @@ void fetch_v(View v, int col0) {
 }
 
 #include "parts/sink.glsl"
+#include "parts/max_logit.glsl"
 
 // Adds the sink as one more score without a value, in rows that see a key. Returns the factor for
 // the weights so far.
@@ -207,6 +208,12 @@ void main() {
     }
   }
 
+  if (MAX_LOGIT != 0 && TCOL == 0) {
+    float top = HIDDEN;
+    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + TROW + TR * i < entry.seq_q) top =
+        max(top, m[i]);
+    if (!is_hidden(top)) raise_max_logit(b, h, top);
+  }
   if (NORM == SOFTMAX) {
     row_sum(l);
     [[unroll]] for (int i = 0; i < RM; i++) {

@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 struct Outputs {
-  double *o, *lse, *floor, *slack;
+  double *o, *lse, *floor, *slack, *max_logit;
 };
 
 template <typename Real>
@@ -23,7 +23,10 @@ void fwd(const Problem& p, const RefHead& head, const Outputs& out) {
     for (double* x : {out.floor, out.slack})
       if (x) std::fill_n(x + i * Dv, Dv, 0.0);
     Real origin = 0;
-    const bool weighs = row.compute(&q[size_t(i * D)], 0, i) && row.normalise(&origin);
+    const bool sees = row.compute(&q[size_t(i * D)], 0, i);
+    for (int64_t j = row.lo; sees && out.max_logit && j < row.hi; ++j)
+      *out.max_logit = std::max(*out.max_logit, double(row.s[size_t(j)]));
+    const bool weighs = sees && row.normalise(&origin);
     if (!weighs) origin = -std::numeric_limits<Real>::infinity();
     for (int64_t j = row.lo; weighs && j < row.hi; ++j) {
       if (row.hidden(j)) continue;
@@ -44,8 +47,8 @@ void fwd(const Problem& p, const RefHead& head, const Outputs& out) {
 }  // namespace
 
 void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
-             double* lse, double* o_floor, double* o_slack) {
-  const Outputs out{o, lse, o_floor, o_slack};
+             double* lse, double* o_floor, double* o_slack, double* max_logit) {
+  const Outputs out{o, lse, o_floor, o_slack, max_logit};
   with_precision(precision, [&](auto real) { fwd<decltype(real)>(problem, head, out); });
 }
 

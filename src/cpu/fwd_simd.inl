@@ -106,6 +106,7 @@ void fwd_kernel(const SimdFwd& t) {
     for (int n = 0; n < kLanes; ++n) {
       const float l = t.l[c + n];
       factor[n] = l == 0 ? 0 : 1 / l;
+      if (t.top && c + n < t.rows && l != 0) *t.top = std::max(*t.top, t.m[c + n]);
       if (t.lse && c + n < t.rows) t.lse[c + n] = l == 0 ? -kInfinity : t.m[c + n] + std::log(l);
     }
     const Vec x = load(factor);

@@ -137,6 +137,7 @@ class RefProgram final : public Program {
     const Problem& p = plan_.problem;
     const Call call(p, args);
     for (const Launch& launch : plan_.launches) {
+      MaxLogits largest(p, launch.stem == Stem::fwd ? 1 : 0);
       const auto run = [&](int64_t batch, int64_t heads, auto&& unit) {
         // If entries share rows, each entry writes them, so they run on one thread (alone).
         pool_.run(
@@ -148,7 +149,9 @@ class RefProgram final : public Program {
       };
       switch (launch.stem) {
         case Stem::fwd:
-          run(p.batch, p.heads_q, is(&RefProgram::fwd));
+          run(p.batch, p.heads_q,
+              [&](const Call& c, int64_t b, int64_t h) { fwd(c, b, h, largest.of(b, h, 0)); });
+          largest.raise(p, address<float>(args.max_logit));
           break;
         case Stem::bwd_dot:
         case Stem::bwd_row_sums:
@@ -281,11 +284,14 @@ class RefProgram final : public Program {
     x.dropout_offset = call.args.dropout_offset;
   }
 
-  void fwd(const Call& call, int64_t b, int64_t h) const {
+  // top: the largest logit of the head, which is raised; null: not wanted.
+  void fwd(const Call& call, int64_t b, int64_t h, float* top) const {
     const Problem& p = call.p;
     const auto a = load(Stem::fwd, call, b, h, 1);
     Vec<double> o(size_t(p.seq_q * p.head_dim_v)), per_row(size_t(p.seq_q));
-    fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
+    double largest = -std::numeric_limits<double>::infinity();
+    fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr, nullptr, &largest);
+    if (top) *top = float(largest);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
     if (float* lse = address<float>(call.args.lse)) {
       // A row that sees a key keeps a finite lse. Otherwise its gradients would be those of a row

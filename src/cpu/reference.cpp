@@ -74,6 +74,11 @@ class Whole {
     if (p.batch == 0 || p.heads_q == 0) return std::move(r);
     if (p.seq_q > 0) {
       pool_.run(p.batch * p.heads_q, [&](int64_t h, void*) { rows(h); });
+      for (int64_t n = 0; n < int64_t(tops_.size()); ++n) {
+        double& to =
+            r.max_logit[size_t(p.head_number(p.max_logit_batch, n / p.heads_q, n % p.heads_q))];
+        to = std::max(to, tops_[size_t(n)]);
+      }
       if (!p.backward) return std::move(r);
       if (p.seq_kv > 0 && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
         pool_.run(p.batch * p.heads_kv, [&](int64_t h, void*) { keys(h); });
@@ -120,6 +125,9 @@ class Whole {
       if (score_error_ > 0) (r.*s.slack).resize(count);
     }
     r.lse.resize(size_t(B * Hq * Sq));
+    constexpr double none = -std::numeric_limits<double>::infinity();
+    r.max_logit.assign(size_t(p.max_logit_batch * Hq), none);
+    tops_.assign(size_t(p.max_logit_batch > 0 ? B * Hq : 0), none);
     if (p.backward) r.delta.resize(size_t(B * Hq * Sq));
     const auto per_row = [&](bool wanted, Part* part) {
       for (std::vector<double>* x : {&part->value, &part->floor, &part->slack})
@@ -178,7 +186,7 @@ class Whole {
     const int64_t row = h * p.seq_q, D = p.head_dim, Dv = p.head_dim_v;
     const RefHead x = heads(h);
     fwd_ref(p, precision_, x, at(r.o, row * Dv), at(r.lse, row), at(r.o_floor, row * Dv),
-            at(r.o_slack, row * Dv));
+            at(r.o_slack, row * Dv), at(tops_, h));
     if (!p.backward) return;
     RefRows out;
     if (p.delta_is_dot())
@@ -277,6 +285,7 @@ class Whole {
   Reference r;
   Part delta_, tau_, slope_;
   std::vector<double> sinks_;  // [B,Hq,Sq]: weights of the sinks
+  std::vector<double> tops_;   // [B,Hq]: largest logits, if they are wanted
 };
 
 }  // namespace

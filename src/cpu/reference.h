@@ -42,6 +42,7 @@ struct RefInputs {
 
 struct Reference {
   std::vector<double> o, lse;                  // always; lse [B,Hq,Sq], of entmax the threshold
+  std::vector<double> max_logit;               // [max_logit_batch, Hq], if it is wanted
   std::vector<double> delta;                   // backward
   std::vector<double> d_q, d_k, d_v;           // backward, those that the problem asks for
   std::vector<double> d_bias;                  // bias's shape
@@ -116,8 +117,9 @@ struct RefHead {
 };
 
 // Outputs may be null if they are not wanted; floors and slack may always be null.
+// max_logit is raised.
 void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
-             double* lse, double* o_floor, double* o_slack = nullptr);
+             double* lse, double* o_floor, double* o_slack = nullptr, double* max_logit = nullptr);
 void bwd_dot_ref(const Problem& problem, Precision precision, const RefHead& head, double* delta);
 
 struct RefRows {  // [Sq] each; the floor of delta is a bound on its magnitude

@@ -24,6 +24,7 @@ struct SimdRows {  // the rows of one head of a tensor
 struct SimdFwd {
   SimdRows q, k, v, o;
   float* lse;  // of row0; null: not wanted
+  float* top;  // raised to the largest score of the rows; null: not wanted
   int64_t head_dim, head_dim_v;
   float scale;
   TandemBand band;

@@ -191,17 +191,20 @@ class SimdProgram final : public Program {
 
   void fwd(const Launch& launch, const tandem_args& args) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1);
-    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
-                  [&](int64_t b, int64_t h, int tile, void* memory) {
-                    Carver carver(memory);
-                    SimdFwd t = scratch(launch, carver, SimdFwd());
-                    set_query_tile(args, b, h, tile, Br, Bc, &t);
-                    t.o = rows(args.o, p.o, b, h);
-                    float* lse = address<float>(args.lse);
-                    t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
-                    kernels_.fwd(t);
-                  });
+    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
+              tiles = (Sq + Br - 1) / Br;
+    MaxLogits largest(p, tiles);
+    for_each_tile(p.heads_q, tiles, true, [&](int64_t b, int64_t h, int tile, void* memory) {
+      Carver carver(memory);
+      SimdFwd t = scratch(launch, carver, SimdFwd());
+      set_query_tile(args, b, h, tile, Br, Bc, &t);
+      t.o = rows(args.o, p.o, b, h);
+      float* lse = address<float>(args.lse);
+      t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
+      t.top = largest.of(b, h, tile);
+      kernels_.fwd(t);
+    });
+    largest.raise(p, address<float>(args.max_logit));
   }
 
   void bwd_dot(const tandem_args& args) const {

@@ -58,6 +58,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(d_sink, heads && p.wants(TANDEM_GRAD_SINK), 4);
   is(d_bias_table, heads && p.wants(TANDEM_GRAD_BIAS_TABLE), 4);
   is(d_lse, queries && p.d_lse, 4);
+  is(max_logit, queries && p.max_logit_batch > 0, 4);
   uses[lse].optional = !backward;
   return uses;
 }

@@ -186,7 +186,8 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::d_tau, true, per_head},
       {&A::d_sink, true, sinks},
       {&A::d_bias_table, true, table},
-      {&A::d_lse, false, array(4, p.batch * p.heads_q * p.seq_q)}};
+      {&A::d_lse, false, array(4, p.batch * p.heads_q * p.seq_q)},
+      {&A::max_logit, true, array(4, p.max_logit_batch * p.heads_q)}};
   static_assert(sizeof(all) / sizeof(all[0]) == kArgCount, "a buffer is missing here");
   for (const bool output : {true, false})
     for (const ArgUse& use : arg_uses(plan)) {

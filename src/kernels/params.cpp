@@ -8,6 +8,7 @@
 #include "plan/sm90/tiles.h"
 #include "problem/far_row.h"
 #include "problem/mask_map.h"
+#include "problem/rounded_weights.h"
 #include "problem/table.h"
 
 namespace tandem {
@@ -290,6 +291,7 @@ FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   s.V_ROW = loop.v_row;
   s.KEYS_EXIST = loop.keys_exist;
   s.SPLIT = l.splits > 1;
+  s.MAX_LOGIT = plan.problem.max_logit_batch > 0;
   s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;
 }
@@ -299,6 +301,9 @@ FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   b.o = l.splits > 1 ? part_strides(plan.problem) : plan.problem.o;
   b.splits = int(l.splits);
   b.sink_entries = sink_entries(plan.problem);
+  const int64_t max_logits = plan.problem.max_logit_batch;
+  b.max_logit_entries = max_logits > 0 ? int(plan.problem.batch / max_logits) : 1;
+  b.slack = max_logits > 0 ? 0.f : TANDEM_ORIGIN_SLACK;
   return b;
 }
 

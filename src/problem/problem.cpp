@@ -288,6 +288,27 @@ Status check_d_lse(const tandem_problem& given, Problem* p) {
   return Status();
 }
 
+// The largest logit of each head, an output of forward.
+Status check_max_logit(const tandem_problem& given, Problem* p) {
+  const int64_t entries = given.max_logit_batch;
+  if (entries == 0) return Status();
+  if (p->backward)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "max_logit_batch is %lld, but the direction is backward: max_logit is an output of "
+                "forward",
+                ll(entries));
+  if (!divides_batch(*p, entries))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "max_logit_batch is %lld, must divide batch, %lld",
+                ll(entries), ll(p->batch));
+  if (p->normalizer != Normalizer::softmax)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "max_logit_batch is %lld, but the largest logit is in this version of "
+                "TANDEM_SOFTMAX alone",
+                ll(entries));
+  p->max_logit_batch = entries;
+  return Status();
+}
+
 // What a backward over a part of a row's keys cannot form: what needs the others.
 Status check_part(const Problem& p) {
   if (!p.part_of_keys) return Status();
@@ -374,6 +395,7 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   TANDEM_TRY(check_blocks(given, p));
   TANDEM_TRY(check_table(given, *p, &p->table));
   TANDEM_TRY(check_d_lse(given, p));
+  TANDEM_TRY(check_max_logit(given, p));
   TANDEM_TRY(check_part(*p));
 
   const struct {
@@ -451,8 +473,8 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
                                                       : bottom_right && band.right >= 0);
   uint32_t others = inputs() & ~uint32_t(kHasSoftcap | kHasLengths);
   if (sinks && sinks_batch == 1) others &= ~uint32_t(kHasSink);
-  if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
-      !sees_first || !sees_last || others != 0)
+  if (backward || max_logit_batch > 0 || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT ||
+      lengths_q != Lengths::full || !sees_first || !sees_last || others != 0)
     return *this;
   Problem p = *this;
   for (Strides* t : {&p.q, &p.o}) {

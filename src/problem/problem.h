@@ -78,6 +78,7 @@ struct Problem {
   float alpha = 0;  // of entmax
   float softcap = 0, dropout = 0;
   bool alibi = false, sink = false;
+  int64_t max_logit_batch = 0;  // entries of max_logit, which divide B; 0: it is not wanted
   bool d_lse = false;  // the gradient with respect to lse is given, and a gradient needs it
   int64_t slopes_batch = 1, sinks_batch = 1;  // entries of slope and sink; each divides B
   bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head

@@ -293,6 +293,7 @@ String extra_words(const tandem_problem& p) {
   if (p.sinks_batch) s += text(" sinks=%lld", (long long)p.sinks_batch);
   if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
   if (p.d_lse == 1) s += " d_lse";
+  if (p.max_logit_batch) s += text(" max_logit=%lld", (long long)p.max_logit_batch);
   return s + lengths_word("q", p.lengths_q, p.total_q) +
          lengths_word("kv", p.lengths_kv, p.total_kv);
 }
@@ -323,6 +324,8 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     return taken(parse_float(rest, &p->dropout), "wants a number");
   if (starts(word, "dist=", &rest))
     return taken(parse_int(rest, &p->dist_window), "wants a number");
+  if (starts(word, "max_logit=", &rest))
+    return taken(parse_int(rest, &p->max_logit_batch), "wants a number");
   if (starts(word, "slopes=", &rest))
     return taken(parse_int(rest, &p->slopes_batch), "wants a number");
   if (starts(word, "sinks=", &rest))

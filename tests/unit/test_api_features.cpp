@@ -250,6 +250,21 @@ const std::vector<Row>& rows() {
        kArgument,
        {"TANDEM_GRAD_BIAS_TABLE", "bias_table"}},
       {"problem.reserved3", [](P& p) { p.reserved3 = 3; }, kArgument, {"reserved3", "3"}},
+      {"max_logit of a backward",
+       [](P& p) { p.max_logit_batch = 1; },
+       kArgument,
+       {"max_logit_batch", "backward"}},
+      {"max_logit_batch",
+       [](P& p) { p.direction = TANDEM_FORWARD, p.max_logit_batch = 5; },
+       kArgument,
+       {"max_logit_batch", "5", "divide"}},
+      {"max_logit of entmax",
+       [](P& p) {
+         p.direction = TANDEM_FORWARD, p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = 1.5f;
+         p.max_logit_batch = 1;
+       },
+       kUnsupported,
+       {"max_logit_batch", "TANDEM_SOFTMAX"}},
       {"d_lse", [](P& p) { p.d_lse = 2; }, kArgument, {"problem.d_lse", "2"}},
       {"d_lse of a forward",
        [](P& p) { p.direction = TANDEM_FORWARD, p.d_lse = 1; },

@@ -87,6 +87,18 @@ TEST_CASE("each optional buffer that is missing or misaligned is named") {
   }
 }
 
+TEST_CASE("max_logit that is missing or misaligned is named") {
+  tandem_problem p = good_problem();
+  p.direction = TANDEM_FORWARD, p.max_logit_batch = 1;
+  const auto fails = [&](auto&& spoil) {
+    Call call(p);
+    spoil(call.args);
+    return call.fails(TANDEM_ERROR_INVALID_ARGUMENT).find("args.max_logit") != std::string::npos;
+  };
+  CHECK(fails([](tandem_args& a) { a.max_logit = {0, 0}; }));
+  CHECK(fails([](tandem_args& a) { a.max_logit.offset += 2; }));
+}
+
 TEST_CASE("d_lse that is missing or misaligned is named") {
   tandem_problem p = good_problem();
   p.d_lse = 1;

@@ -91,6 +91,7 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.bias_index_dtype == b.bias_index_dtype);
   CHECK(a.bias_index_batch == b.bias_index_batch);
   CHECK(a.d_lse == b.d_lse);
+  CHECK(a.max_logit_batch == b.max_logit_batch);
   CHECK(a.lengths_q == b.lengths_q);
   CHECK(a.lengths_kv == b.lengths_kv);
   CHECK(a.total_q == b.total_q);
@@ -109,6 +110,7 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
   p->alibi = chance();
   p->sink = chance();
   if (chance()) p->d_lse = uint32_t(pick({0, 1, 7}));
+  if (chance()) p->max_logit_batch = pick({1, 2, 3});
   if (chance()) p->slopes_batch = pick({1, 2, 3});
   if (chance()) p->sinks_batch = pick({1, 2, 3});
   if (chance()) p->dist_window = pick({1, 512, 100000});
@@ -539,6 +541,7 @@ TEST_CASE("random words never do worse than fail") {
                          "table=9:u8:1",
                          "table=9:u8",
                          "d_lse",
+                         "max_logit=2",
                          "q_packed=7",
                          "kv_padded",
                          "grads=bdats",

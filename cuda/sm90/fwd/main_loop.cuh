@@ -181,7 +181,7 @@ TANDEM_DEVICE void kv_step(const FwdBlock& u, FwdConsumer<T, S>& c, Score& polic
   policy.wait_s();
   c.kv.release_k();
   policy.score(at, t);
-  const bool rescale = c.softmax.step(c.s, policy.scale, factor);
+  const bool rescale = c.softmax.step(c.s, policy.scale, u.slack, factor);
   optimization_barrier(c.s);
   wait_products(u, c.o);
   if (rescale) rescale_rows(c.o, factor);

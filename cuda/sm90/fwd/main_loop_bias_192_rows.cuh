@@ -125,7 +125,7 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
   Softmax<N> softmax;
   const auto step = [&] {
     float factor[2];
-    if (softmax.step(s, kLog2e, factor, release_bias)) rescale_rows(o, factor);
+    if (softmax.step(s, kLog2e, u.slack, factor, release_bias)) rescale_rows(o, factor);
     pack_tile<T, N>(p, s);
   };
 

@@ -143,7 +143,7 @@ struct DecoupledScore : ScorePolicy<T, S> {
     const int4 where = where_of(n);
     FwdWorkTile at;
     at.row0 = row0_of(n), at.index = uint(all_of(n).y);
-    store_lse(u, params.push, at, lse);
+    store_stats(u, params.push, at, lse, c.softmax, product_unit(u));
     store_all_rows<T, S::DV>(
         c.o, inverse, reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h,
         u, at.row0, u.seq_q);
@@ -212,7 +212,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
     kv.release_k();
     skip(all.w - own.y, false, true);
     policy.score(own, own.y - 1);
-    softmax.step(s, policy.scale, factor);
+    softmax.step(s, policy.scale, u.slack, factor);
     c.pack_weights();
     for (;;) {
 #pragma unroll 1
@@ -241,7 +241,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
         wgmma_wait_group<1>();
         kv.release_k();
         policy.score(own, own.y - 1);
-        next_softmax.step(s, policy.scale, factor);
+        next_softmax.step(s, policy.scale, u.slack, factor);
         optimization_barrier(s);
       } else {
         c.product_o();

@@ -31,7 +31,7 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
   wgmma_wait_group<0>();
   c.kv.release_k();
   policy.score(at, policy.first_step(at));
-  softmax.step(s, policy.scale, factor);
+  softmax.step(s, policy.scale, u.slack, factor);
   policy.weighted();
   c.pack_weights();
   for (;;) {
@@ -64,7 +64,7 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
       }
       c.kv.release_k();
       policy.score(to, policy.first_step(to));
-      next_softmax.step(s, policy.scale, factor);
+      next_softmax.step(s, policy.scale, u.slack, factor);
       optimization_barrier(s);
     } else {
       c.product_o();

@@ -136,7 +136,7 @@ TANDEM_DEVICE void main_loop_wide_heads(const Params& params, const FwdSharedSto
     float factor[2];
     softmax = Softmax<S::N>();
     policy.score(own, own.y - 1);
-    softmax.step(s, policy.scale, factor);
+    softmax.step(s, policy.scale, u.slack, factor);
     c.pack_weights();
 #pragma unroll 1
     for (int t = own.y - 2; t >= own.x; --t) {

@@ -169,7 +169,7 @@ TANDEM_DEVICE void store_combined(const Params& params, uint n, const BiasWorkTi
   }
   FwdWorkTile tile;
   tile.row0 = of.row0, tile.index = uint(of.index(u));
-  store_lse(u, params.push, tile, lse);
+  store_stats(u, params.push, tile, lse, softmax, unit);
 }
 
 // Whether Q is multiplied by a part of the scale. The accumulators of S begin as the bias over the

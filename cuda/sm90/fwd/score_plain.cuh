@@ -45,7 +45,7 @@ struct PlainScore : ScorePolicy<T, S> {
   TANDEM_DEVICE void store(const Tile& at) {
     float lse[2], inverse[2];
     end_rows(c.softmax, params.block, lse, inverse, [](float l) { return __frcp_rn(l); });
-    store_lse(params.block, params.push, at, lse);
+    store_stats(params.block, params.push, at, lse, c.softmax, product_unit(params.block));
     store_rows<T, S::DV>(c.o, inverse, params.push.o, params.block, at);
   }
 };

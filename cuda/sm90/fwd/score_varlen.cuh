@@ -93,7 +93,7 @@ TANDEM_DEVICE void store_varlen(const FwdOptionalParams& params, const FwdConsum
     inverse[r] *= factor;
     if (row + 8 * r >= of.x) lse[r] = -INFINITY;
   }
-  store_lse(u, params.push, at, lse);
+  store_stats(u, params.push, at, lse, c.softmax, score_unit<S>(params));
   store_rows<T, S::DV, true>(c.o, inverse,
                              reinterpret_cast<ushort*>(params.push.o) +
                                  ld_shared_v4_s32(descriptor + 48).x * u.o.b + of.w * u.o.h +

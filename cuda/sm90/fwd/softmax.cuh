@@ -130,26 +130,28 @@ struct Softmax {
     l[r] = to.far ? -sum(r) : sum(r);
   }
 
+  // The score that is the origin of a row.
+  TANDEM_DEVICE float top(int r, float natural) const { return m[r] * origin(r).ln_unit(natural); }
   // lse of a row whose weights add up to l.
   TANDEM_DEVICE float lse(int r, float l, float natural) const {
     return l == 0.f ? -INFINITY : fmaf(m[r], origin(r).ln_unit(natural), logf(l));
   }
 
   // Turns products into weights. factor: what earlier results have to be multiplied by. m follows
-  // the maximum of the row by TANDEM_ORIGIN_SLACK. Returns whether any factor in the warp is not 1.
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
-    return step(s, scale, factor, [] {});
+  // the maximum of the row by slack (FwdBlock). Returns whether any factor in the warp is not 1.
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float slack, float (&factor)[2]) {
+    return step(s, scale, slack, factor, [] {});
   }
   // The same; checked() is called after a vote on all products.
   template <typename Checked>
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2],
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float slack, float (&factor)[2],
                           const Checked& checked) {
     // A row rarely needs another m. Each thread first tests its own numbers, without waiting for
     // the maximum of its row. If all are negative, 0 is tested instead.
     bool grown = (float_bits(l[0]) | float_bits(l[1])) < 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + TANDEM_ORIGIN_SLACK);
+      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + slack);
       factor[r] = 1.f;
     }
     grown = __any_sync(kAllLanes, grown);
@@ -160,7 +162,7 @@ struct Softmax {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float powers = top[r] * scale;
-        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + TANDEM_ORIGIN_SLACK;
+        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + slack;
         if (grows[r]) {
           const bool far = !(fabsf(powers) <= kFarScore);
           const Origin to{far ? top[r] : powers, far};

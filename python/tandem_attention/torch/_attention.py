@@ -292,6 +292,7 @@ def attention(
     seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
+    return_max_logit: bool = False,
 ) -> Any:
     """Attention on torch tensors; all inputs with a gradient take part in autograd.
 
@@ -336,11 +337,15 @@ def attention(
         seed, offset: of dropout, whole numbers; by default drawn from torch's CPU generator, which
             torch.manual_seed() sets and checkpointing restores.
         return_lse: also return lse.
+        return_max_logit: also return the largest score of a visible key of each head, before any
+            sink, f32 [B, Hq], without a gradient; minus infinity where no row sees a key. With
+            softmax alone, and not under torch.func.
 
     Returns:
-        o, [B, Hq, Sq, Dv] in q's order of dimensions in memory; with return_lse, (o, lse), lse f32
-        [B, Hq, Sq]. With softmax lse is differentiable as o is; a loss that depends on the lse of
-        another normalizer is refused in the backward.
+        o, [B, Hq, Sq, Dv] in q's order of dimensions in memory; with return_lse or
+        return_max_logit a tuple of it and those, in this order; lse is f32 [B, Hq, Sq].
+        With softmax lse is differentiable as o is; a loss that depends on the lse of another
+        normalizer is refused in the backward.
 
     Raises:
         TandemError: or a subclass, with the library's sentence.
@@ -396,6 +401,15 @@ def attention(
     if forward_ad._current_level >= 0:
         _kernels.check_tensors(inputs)
         _ops.refuse_tangents(zip(Inputs._fields, inputs, strict=True))
+    if return_max_logit:
+        _kernels.check_tensors(inputs)
+        if kind == "meta" and not compiling:
+            _check_meta(inputs, options)
+        if not compiling and torch._C._are_functorch_transforms_active():
+            raise UnsupportedError("return_max_logit under torch.func is not in this version")
+        every: Any = _ops.attention_max_logit
+        o, lse, largest = every(*inputs, _rng(options, seed, offset), *options)
+        return (o, lse, largest) if return_lse else (o, largest)
     if compiling or not _is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
         if kind == "meta" and not compiling:

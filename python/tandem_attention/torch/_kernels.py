@@ -218,13 +218,16 @@ def _plan(
     return call
 
 
-def _first_forward(key: object, inputs: Inputs, options: Options) -> Call:
+def _first_forward(key: object, inputs: Inputs, options: Options, max_logit: Tensor | None) -> Call:
     _check(inputs, {})
     sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
     q = inputs.q
     o = ordered_empty(q, inputs.v.shape[-1])
     lse = q.new_empty(lse_shape(q, options, inputs.lengths_q), dtype=torch.float32)
-    return _plan(key, inputs, {"o": o, "lse": lse}, options, FORWARD, 0)
+    more = {"o": o, "lse": lse}
+    if max_logit is not None:
+        more["max_logit"] = max_logit
+    return _plan(key, inputs, more, options, FORWARD, 0)
 
 
 def _addresses_by(*parts: tuple[str, ...], tensors: tuple[str, ...]) -> Callable[..., Any]:
@@ -260,7 +263,7 @@ def _addresses_by(*parts: tuple[str, ...], tensors: tuple[str, ...]) -> Callable
     return f
 
 
-_forward_addresses = _addresses_by(Inputs._fields, tensors=("o", "lse"))
+_forward_addresses = _addresses_by(Inputs._fields, ("max_logit",), tensors=("o", "lse"))
 _backward_addresses = _addresses_by(
     Inputs._fields,
     tuple(f"d_{name}" for name in GRADIENTS),
@@ -269,16 +272,21 @@ _backward_addresses = _addresses_by(
 )
 
 
-def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[Tensor, Tensor]:
+def forward(
+    inputs: Inputs, options: Options, seed: int, offset: int, max_logit: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """o in q's order of dimensions, and lse, f32 [B, Hq, Sq].
 
     options: as intern() gives them.
+    max_logit: f32 [B, Hq], contiguous, raised to the largest logits; None: they are not wanted.
     """
     q = inputs.q
     key = _key_of(inputs, options)
+    if max_logit is not None:
+        key = (*key, "max_logit")
     call: Call | None = _plans.find(key)
     if call is None:
-        call = _first_forward(key, inputs, options)
+        call = _first_forward(key, inputs, options, max_logit)
     o = torch.empty_like(q) if call.like_q else ordered_empty(q, inputs.v.shape[-1])
     lse = torch.empty_like(call.lse)
     # The name keeps the workspace until the work is queued.
@@ -286,7 +294,7 @@ def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[T
     plan = call.plan
     plan.execute(
         _stream(q, plan),
-        _forward_addresses(inputs, o=o, lse=lse, workspace=address),
+        _forward_addresses(inputs, (max_logit,), o=o, lse=lse, workspace=address),
         call.workspace,
         seed,
         offset,

@@ -67,6 +67,25 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
     return o, q.new_empty(shape, dtype=torch.float32)
 
 
+@torch.library.custom_op("tandem::attention_max_logit", mutates_args=(), schema=_schema("", 3))
+def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
+    inputs, rng, options = _split(args)
+    shape = _kernels.lse_shape(inputs.q, options, inputs.lengths_q)[:2]
+    largest = inputs.q.new_full(shape, -math.inf, dtype=torch.float32)
+    made = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng), largest)
+    return *made, largest
+
+
+@attention_max_logit.register_fake
+def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    inputs, _, options = _split(args)
+    q = inputs.q
+    shape = _kernels.lse_shape(q, options, inputs.lengths_q)
+    lse, largest = (q.new_empty(s, dtype=torch.float32) for s in (shape, shape[:2]))
+    return _kernels.ordered_empty(q, inputs.v.shape[-1]), lse, largest
+
+
 @torch.library.custom_op(
     "tandem::attention_backward",
     mutates_args=(),
@@ -186,6 +205,20 @@ def _backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
 attention.register_autograd(_backward, setup_context=setup_context)
 
 
+def _setup_max_logit(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    setup_context(ctx, inputs, (output[0], output[1]))
+    ctx.mark_non_differentiable(output[2])
+
+
+def _backward_max_logit(
+    ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, _: Tensor | None
+) -> Any:
+    return gradients_by(attention_backward, ctx, d_o, d_lse)
+
+
+attention_max_logit.register_autograd(_backward_max_logit, setup_context=_setup_max_logit)
+
+
 # ---- vmap ----------------------------------------------------------------------------------------
 # The mapped dimension joins the batch. What has no batch dimension (distance bias, slopes, tau,
 # sinks, packed tensors) cannot join it: where one of those inputs is mapped, one call follows the
@@ -260,6 +293,11 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     ]
     o, lse = attention(*tensors, *args[_TENSORS:])
     return (o.unflatten(0, (count, batch)), lse.unflatten(0, (count, batch))), (0, 0)
+
+
+@attention_max_logit.register_vmap
+def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+    return _one_by_one(attention_max_logit, info.batch_size, dims, args)
 
 
 @attention_backward.register_vmap

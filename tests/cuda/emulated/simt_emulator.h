@@ -176,6 +176,18 @@ T atomicAdd(T* p, T x) {
   ++simt::progress();
   return *p += x, *p - x;
 }
+template <typename T>
+T atomicMax(T* p, T x) {
+  const T before = *p;
+  *p = max(before, x);
+  return before;
+}
+template <typename T>
+T atomicMin(T* p, T x) {
+  const T before = *p;
+  *p = min(before, x);
+  return before;
+}
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
