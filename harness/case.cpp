@@ -168,6 +168,7 @@ Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& opti
         HostTensor(problem, role, options.lead + (role == Role::spans ? options.spans_lead : 0));
     fill_input(problem, role, seed, options.input_scale, &input(role));
   }
+  spoil_gaps();
   const DropoutSeed dropout = dropout_seed_of(seed);
   dropout_seed = dropout.seed;
   dropout_offset = dropout.offset;
@@ -184,8 +185,16 @@ Sequences Case::sequences(bool kv) const {
   const bool packed = kind == TANDEM_LENGTHS_PACKED;
   const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
   const HostTensor& t = impl_->inputs[size_t(kv ? Role::lengths_kv : Role::lengths_q)];
+  const HostTensor& offsets = impl_->inputs[size_t(kv ? Role::offsets_kv : Role::offsets_q)];
   Sequences s;
   for (int64_t b = 0; b < p.batch; ++b) {
+    if (kind == TANDEM_LENGTHS_GAPPED) {
+      const int64_t start = std::clamp<int64_t>(int64_t(offsets.get(0, 0, 0, b)), 0, total);
+      s.start.push_back(start);
+      s.length.push_back(
+          std::clamp<int64_t>(int64_t(t.get(0, 0, 0, b)), 0, std::min(size, total - start)));
+      continue;
+    }
     // The rule of the header once more: each offset as the nearest one that there is.
     const auto at = [&](int64_t n) {
       return std::clamp<int64_t>(int64_t(t.get(0, 0, 0, n)), 0, packed ? total : size);
@@ -197,6 +206,20 @@ Sequences Case::sequences(bool kv) const {
     s.length.push_back(std::clamp<int64_t>(length, 0, size));
   }
   return s;
+}
+
+void Case::spoil_gaps() {
+  const tandem_problem& p = impl_->problem;
+  for (Role role : {Role::q, Role::k, Role::v, Role::d_o}) {
+    const bool kv = role == Role::k || role == Role::v;
+    if (!is_input(p, role) || (kv ? p.lengths_kv : p.lengths_q) != TANDEM_LENGTHS_GAPPED) continue;
+    HostTensor& t = input(role);
+    const std::vector<bool> dead = dead_rows(t, sequences(kv));
+    for (int64_t h = 0; h < t.dims.h; ++h)
+      for (int64_t i = 0; i < t.dims.s; ++i)
+        for (int64_t d = 0; dead[size_t(i)] && d < t.dims.d; ++d)
+          t.set(0, h, i, d, std::numeric_limits<double>::quiet_NaN());
+  }
 }
 
 std::vector<double> Case::logical(Role role, const HostTensor& tensor) const {

@@ -146,15 +146,14 @@ std::string execute(Session& session, const Plan& plan, const tandem_args& args,
   return {};
 }
 
-// Rows of a packed tensor that belong to no sequence; empty: there are none.
+}  // namespace
+
 std::vector<bool> dead_rows(const HostTensor& tensor, const Sequences& s) {
   std::vector<bool> dead(size_t(tensor.dims.s), true);
   for (size_t b = 0; b < s.length.size(); ++b)
     for (int64_t i = 0; i < s.length[b]; ++i) dead[size_t(s.start[b] + i)] = false;
   return dead;
 }
-
-}  // namespace
 
 CaseResult Case::run(Session& given, Outputs* outputs) {
   Impl& c = *impl_;

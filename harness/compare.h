@@ -157,6 +157,9 @@ struct Sequences {
   std::vector<int64_t> length;  // within 0 to S
 };
 
+// Rows of a packed tensor that belong to no sequence.
+std::vector<bool> dead_rows(const HostTensor& tensor, const Sequences& sequences);
+
 // The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
 void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
                 HostTensor* tensor);
@@ -182,7 +185,8 @@ inline tandem_problem forward_of(tandem_problem backward) {
 }
 
 // Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths
-// reach from 0 to beyond S, packed ones add up to the total or are hostile. The reference is
+// reach from 0 to beyond S, packed ones add up to the total or are hostile, gapped ones lie in any
+// order, with NaN between them. The reference is
 // computed when first needed and then kept.
 class Case {
  public:
@@ -203,6 +207,8 @@ class Case {
   // How long each batch entry's sequences are, and where they begin in a packed tensor, by what the
   // lengths say now.
   Sequences sequences(bool kv) const;
+  // Sets what lies in gaps of the inputs to NaN, by what lengths and offsets say now.
+  void spoil_gaps();
   // Any tensor of the problem as [B,H,S,D]: packed ones with zeros behind each sequence.
   std::vector<double> logical(Role role, const HostTensor& tensor) const;
 

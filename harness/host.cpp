@@ -162,6 +162,7 @@ enum class Kind {
   head,
   lengths_q,
   lengths_kv,
+  offsets,
   row
 };
 
@@ -202,7 +203,9 @@ constexpr struct RoleRow {
     {"bias_index", Kind::index, false, 0, nullptr, &tandem_args::bias_index},
     {"d_bias_table", Kind::table, false, TANDEM_GRAD_BIAS_TABLE, nullptr,
      &tandem_args::d_bias_table},
-    {"d_lse", Kind::row, false, 0, nullptr, &tandem_args::d_lse}};
+    {"d_lse", Kind::row, false, 0, nullptr, &tandem_args::d_lse},
+    {"offsets_q", Kind::offsets, false, 0, nullptr, &tandem_args::offsets_q},
+    {"offsets_kv", Kind::offsets, false, 0, nullptr, &tandem_args::offsets_kv}};
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
 
 const RoleRow& row_of(Role role) { return kRows[int(role)]; }
@@ -225,7 +228,8 @@ tandem_tensor layout_of(const tandem_problem& p, Role role) {
   if (row_of(role).tensor) return tensor_of(p, role);
   const Dims n = dims_of(p, role);
   const bool whole = role == Role::spans || role == Role::blocks || role == Role::block_bits ||
-                     role == Role::lengths_q || role == Role::lengths_kv;
+                     role == Role::lengths_q || role == Role::lengths_kv ||
+                     role == Role::offsets_q || role == Role::offsets_kv;
   const uint32_t dtype = role == Role::bias_index ? p.bias_index_dtype
                          : whole                  ? kInt32
                                                   : uint32_t(TANDEM_F32);
@@ -234,10 +238,14 @@ tandem_tensor layout_of(const tandem_problem& p, Role role) {
 
 tandem_buffer& buffer_of(tandem_args& a, Role role) { return a.*row_of(role).buffer; }
 
+bool is_packed(uint32_t lengths) {
+  return lengths == TANDEM_LENGTHS_PACKED || lengths == TANDEM_LENGTHS_GAPPED;
+}
+
 bool is_packed(const tandem_problem& p, Role role) {
   const Kind kind = row_of(role).kind;
-  return (kind == Kind::query && p.lengths_q == TANDEM_LENGTHS_PACKED) ||
-         (kind == Kind::key && p.lengths_kv == TANDEM_LENGTHS_PACKED);
+  return (kind == Kind::query && is_packed(p.lengths_q)) ||
+         (kind == Kind::key && is_packed(p.lengths_kv));
 }
 
 Dims logical_dims(const tandem_problem& p, Role role) {
@@ -274,6 +282,8 @@ Dims logical_dims(const tandem_problem& p, Role role) {
     }
     case Kind::lengths_q:
       return {1, 1, 1, p.batch + (p.lengths_q == TANDEM_LENGTHS_PACKED)};
+    case Kind::offsets:
+      return {1, 1, 1, p.batch};
     case Kind::row:
       return {p.batch, p.heads_q, p.seq_q, 1};
     case Kind::lengths_kv:
@@ -326,6 +336,10 @@ bool is_input(const tandem_problem& p, Role role) {
       return p.lengths_q != TANDEM_LENGTHS_FULL;
     case Role::lengths_kv:
       return p.lengths_kv != TANDEM_LENGTHS_FULL;
+    case Role::offsets_q:
+      return p.lengths_q == TANDEM_LENGTHS_GAPPED;
+    case Role::offsets_kv:
+      return p.lengths_kv == TANDEM_LENGTHS_GAPPED;
     default:
       return false;
   }
@@ -440,8 +454,8 @@ void set_lengths(tandem_problem& p, tandem_lengths q, tandem_lengths kv, int64_t
                  int64_t total_kv) {
   p.lengths_q = uint32_t(q);
   p.lengths_kv = uint32_t(kv);
-  p.total_q = q == TANDEM_LENGTHS_PACKED ? total_q : 0;
-  p.total_kv = kv == TANDEM_LENGTHS_PACKED ? total_kv : 0;
+  p.total_q = is_packed(p.lengths_q) ? total_q : 0;
+  p.total_kv = is_packed(p.lengths_kv) ? total_kv : 0;
   set_layout(p, Layout::bhsd);
 }
 

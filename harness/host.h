@@ -91,9 +91,11 @@ enum class Role {
   bias_table,
   bias_index,
   d_bias_table,
-  d_lse
+  d_lse,
+  offsets_q,
+  offsets_kv
 };
-constexpr int kRoleCount = 28;
+constexpr int kRoleCount = 30;
 // Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
@@ -102,7 +104,7 @@ constexpr Role kInputs[] = {Role::q,          Role::k,         Role::v,         
                             Role::bias,       Role::keep,      Role::spans,      Role::bias_table,
                             Role::bias_index, Role::dist_bias, Role::slope,      Role::tau,
                             Role::sink,       Role::lengths_q, Role::lengths_kv, Role::blocks,
-                            Role::block_bits, Role::d_lse};
+                            Role::block_bits, Role::d_lse,     Role::offsets_q,  Role::offsets_kv};
 constexpr Role kOutputs[] = {Role::o,      Role::d_q,          Role::d_k,         Role::d_v,
                              Role::d_bias, Role::d_bias_table, Role::d_dist_bias, Role::d_slope,
                              Role::d_tau,  Role::d_sink};
@@ -118,12 +120,13 @@ struct Dims {
   int64_t count() const { return b * h * s * d; }
 };
 // As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
-// W}, lengths {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}, block lists
+// W}, lengths and offsets {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}, block lists
 // {batch, heads, rows of blocks, 2 + width}, their bits {batch, heads, rows of blocks x bits x
 // block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].
 Dims logical_dims(const tandem_problem& problem, Role role);
+bool is_packed(uint32_t lengths);  // a tandem_lengths whose tensors have no batch dimension
 bool is_packed(const tandem_problem& problem, Role role);
 bool is_input(const tandem_problem& problem,
               Role role);  // of the problem's direction; o is not one

@@ -190,6 +190,37 @@ void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t
     t->set(0, 0, 0, int64_t(n), double(offsets[n]));
 }
 
+// Lengths or offsets of B entries that lie in any order, with gaps. The seed is the same for both.
+void fill_places(const tandem_problem& p, bool kv, bool offsets, uint64_t seed, HostTensor* t) {
+  Random r(Random::mix(seed ^ 0x67617073) ^ (kv ? 0x6b76 : 0x71));
+  const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
+  std::vector<int64_t> order, start(size_t(p.batch)), length(size_t(p.batch));
+  for (int64_t b = 0; b < p.batch; ++b) order.insert(order.begin() + r.below(b + 1), b);
+  // Some have no gaps, some begin late.
+  const int64_t gaps = r.pick(std::vector<int64_t>{0, 1, 9, 80});
+  int64_t end = r.chance(50) ? 0 : r.between(0, std::min(gaps, total));
+  for (size_t n = 0; n < order.size(); ++n) {
+    const int64_t b = order[n], rest = total - end, others = p.batch - int64_t(n) - 1;
+    const int64_t most = std::min(size, rest), fair = std::min(most, rest / (others + 1) + 1);
+    length[size_t(b)] = r.chance(12) ? 0 : r.between(0, r.chance(30) ? most : fair);
+    start[size_t(b)] = end;
+    end += length[size_t(b)];
+    if (r.chance(60)) end += r.between(0, std::min(gaps, total - end));
+  }
+  // What no caller should give, and has no further meaning.
+  for (size_t b = 0; b < start.size() && r.chance(20); ++b) {
+    if (start[b] + length[b] == total || length[b] == size)
+      length[b] = r.between(length[b], kHighest);
+    if (start[b] == 0) start[b] = -r.between(0, -kLowest);
+    if (length[b] == 0 && r.chance(50))
+      start[b] = r.between(kLowest, kHighest);
+    else if (length[b] == 0)
+      length[b] = -r.between(0, -kLowest);
+  }
+  for (size_t b = 0; b < start.size(); ++b)
+    t->set(0, 0, 0, int64_t(b), double(offsets ? start[b] : length[b]));
+}
+
 }  // namespace
 
 void make_hostile(Random* r, int64_t total, std::vector<int64_t>* offsets) {
@@ -240,7 +271,12 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
       return fill_blocks(p, own, t);
     case Role::block_bits:
       return fill_block_bits(own, t);
+    case Role::offsets_q:
+    case Role::offsets_kv:
+      return fill_places(p, role == Role::offsets_kv, true, seed, t);
     default:
+      if ((role == Role::lengths_kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_GAPPED)
+        return fill_places(p, role == Role::lengths_kv, false, seed, t);
       return fill_lengths(p, role == Role::lengths_kv, own, t);
   }
 }
@@ -292,6 +328,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.dropout > 0, "dropout");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
   add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");
+  add(p.lengths_q == TANDEM_LENGTHS_GAPPED || p.lengths_kv == TANDEM_LENGTHS_GAPPED, "gapped");
   if (words.empty()) words.push_back("plain");
   return words;
 }

@@ -19,7 +19,7 @@ const std::vector<Model>& models() {
 
 std::vector<int64_t> model_lengths(const tandem_problem& p, bool kv) {
   const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
-  const bool packed = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  const bool packed = is_packed(kv ? p.lengths_kv : p.lengths_q);
   std::vector<int64_t> lengths;
   for (int64_t b = 0; b < p.batch; ++b) lengths.push_back(size - b % 8 * size / 16);
   if (!packed) return lengths;
@@ -141,8 +141,10 @@ void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTen
             t->set(b, h, i, j, model_keep(t->dims, b, i, j) ? 1 : 0);
     return;
   }
-  if (role != Role::lengths_q && role != Role::lengths_kv) return fill_input(p, role, seed, 1, t);
   const bool kv = role == Role::lengths_kv;
+  if ((!kv && role != Role::lengths_q) ||
+      (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_GAPPED)
+    return fill_input(p, role, seed, 1, t);
   const bool packed = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
   const std::vector<int64_t> lengths = model_lengths(p, kv);
   int64_t offset = 0;

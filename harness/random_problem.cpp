@@ -92,6 +92,9 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k.lengths_kv = tandem_lengths(r.below(3));
     if (k.lengths_q == TANDEM_LENGTHS_FULL && k.lengths_kv == TANDEM_LENGTHS_FULL)
       k.lengths_q = k.lengths_kv = r.chance(50) ? TANDEM_LENGTHS_PADDED : TANDEM_LENGTHS_PACKED;
+    Random of_gaps(Random::mix(group) ^ 0x67617073);
+    for (tandem_lengths* kind : {&k.lengths_q, &k.lengths_kv})
+      if (*kind == TANDEM_LENGTHS_PACKED && of_gaps.chance(45)) *kind = TANDEM_LENGTHS_GAPPED;
   }
 
   // Drawn apart, too.
@@ -299,9 +302,9 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   }
   const auto total = [&](tandem_lengths kind, int64_t seq) {
     // Seldom more rows than the sequences can have.
-    return kind != TANDEM_LENGTHS_PACKED ? 0
-           : r.chance(5)                 ? b * seq + r.between(1, 9)
-                                         : r.between(0, b * seq);
+    return !is_packed(uint32_t(kind)) ? 0
+           : r.chance(5)              ? b * seq + r.between(1, 9)
+                                      : r.between(0, b * seq);
   };
   const int64_t total_q = total(k.lengths_q, sq), total_kv = total(k.lengths_kv, sk);
   set_lengths(p, k.lengths_q, k.lengths_kv, total_q, total_kv);

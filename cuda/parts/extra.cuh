@@ -26,17 +26,27 @@ struct Extra {
   TandemBand band;
 };
 
-// Rows of a batch entry. *first: where it starts in a packed tensor. total: rows of the packed
-// tensor.
+// Whether a tensor whose tandem_lengths this is has no batch dimension.
+TANDEM_DEVICE bool is_packed(uint lengths) { return lengths >= uint(Lengths::packed); }
+
+// Rows of a batch entry. address: of lengths, of cumulative offsets, or of what place_entries
+// wrote. *first: where it starts in a packed tensor. total: rows of the packed tensor.
 TANDEM_DEVICE int entry_length(Lengths lengths, uint64_t address, int batch, int longest, int total,
                                int64_t* first) {
   *first = 0;
   if (lengths == Lengths::full) return longest;
-  const int* at = reinterpret_cast<const int*>(address) + batch;
+  const int* at = reinterpret_cast<const int*>(address) +
+                  int64_t(batch) * (lengths == Lengths::gapped ? TANDEM_PLACE_NUMBERS : 1);
   if (lengths == Lengths::padded) return tandem_padded_rows(__ldg(at), longest);
   const TandemSequence s = tandem_packed_rows(__ldg(at), __ldg(at + 1), total, longest);
   *first = s.first;
   return s.rows;
+}
+
+// How many entries of packed rows come before this one in memory.
+TANDEM_DEVICE int entry_rank(Lengths lengths, uint64_t address, int batch) {
+  if (lengths != Lengths::gapped) return batch;
+  return __ldg(reinterpret_cast<const int*>(address) + int64_t(batch) * TANDEM_PLACE_NUMBERS + 2);
 }
 
 template <typename P>
@@ -62,8 +72,8 @@ TANDEM_DEVICE Extra make_extra(const P& params, int batch) {
                seq_kv,
                first_q,
                first_kv,
-               lengths_q == Lengths::packed ? seq_q : u.seq_q,
-               lengths_kv == Lengths::packed ? seq_kv : u.seq_kv,
+               is_packed(f.LENGTHS_Q) ? seq_q : u.seq_q,
+               is_packed(f.LENGTHS_KV) ? seq_kv : u.seq_kv,
                TandemBand{u.band_left, u.band_right, off}};
 }
 

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kCombineGroup)
   const int tid = int(threadIdx.x), slice = tid / lanes % slices, first = tid - slice * lanes;
   const int row = at.tile * (kCombineGroup / (lanes * slices)) + tid / (lanes * slices);
   const int col = 4 * (tid % lanes);
-  const bool packed = Lengths(params.spec.LENGTHS_Q) == Lengths::packed;
+  const bool packed = is_packed(params.spec.LENGTHS_Q);
   int64_t first_row;
   const int rows = entry_length(Lengths(params.spec.LENGTHS_Q), push.lengths_q, at.batch, u.seq_q,
                                 u.total_q, &first_row);

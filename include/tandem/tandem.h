@@ -199,7 +199,9 @@ typedef enum tandem_lengths {
   TANDEM_LENGTHS_FULL = 0,   /* all S long */
   TANDEM_LENGTHS_PADDED = 1, /* int32 [B] says; rows behind are written as zeros */
   /* one after the other without batch dimension: int32 [B+1], cumulative */
-  TANDEM_LENGTHS_PACKED = 2
+  TANDEM_LENGTHS_PACKED = 2,
+  /* likewise, but in any order and with gaps: int32 [B] says how long, another one where */
+  TANDEM_LENGTHS_GAPPED = 3
 } tandem_lengths;
 
 #define TANDEM_UNBOUNDED (-1)
@@ -276,9 +278,9 @@ typedef struct tandem_problem {
   tandem_tensor keep;
   /* With lengths, i, j and off count within a sequence; Sq and Sk are the longest that may occur. A
    * packed tensor has stride[0] = 0 and total rows; rows of an output that belong to no sequence,
-   * as those behind the last one, are not written. lse stays [B,Hq,Sq]. */
-  uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q */
-  uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv */
+   * as those in a gap or behind the last one, are not written. lse stays [B,Hq,Sq]. */
+  uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q, offsets_q */
+  uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv, offsets_kv */
   int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
   /* GPUs, for tests and tuning: plan as for a GPU of at most so many SMs (compute units, Xe cores).
    * Persistent kernels then have as few workgroups, each with more work; other kernels run on all
@@ -363,8 +365,8 @@ typedef struct tandem_plan_info {
   /* their registry indices, in order: tandem_kernel_get(). Where the addresses of an execute decide
    * between two kernels, the one for addresses that are multiples of 16 bytes */
   uint32_t kernels[TANDEM_MAX_KERNELS];
-  /* bytes, exact; 0 means none needed. A forward needs some where its keys are split, or where two
-   * workgroups share a tile (cuda.sm90 with a dense bias) */
+  /* bytes, exact; 0 means none needed. A forward needs some where its keys are split, where two
+   * workgroups share a tile (cuda.sm90 with a dense bias), or on a GPU with gaps */
   uint64_t workspace_size;
   uint64_t workspace_alignment; /* bytes */
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
@@ -472,13 +474,19 @@ typedef struct tandem_args {
    * any sink, if that is larger than what stands there. Fill it with minus infinity before the
    * first call; further calls, as of the parts of a batch, may go on raising it. */
   tandem_buffer max_logit;
+  /* With TANDEM_LENGTHS_GAPPED, int32 [B]: entry b has the rows from offsets[b] to offsets[b] +
+   * lengths[b]. What lies in a gap has no effect, may be NaN, and keeps its bytes. Offsets count as
+   * the nearest number from 0 to the total, then lengths as the nearest one from 0 to Sq or Sk and
+   * to the rows behind the offset. Entries may share rows of inputs. Where they share rows of an
+   * output, what these hold is not specified. */
+  tandem_buffer offsets_q, offsets_kv;
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
         {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},   \
-        {0, 0}, {0, 0}, {                                                                          \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {                                                          \
       0, 0                                                                                         \
     }                                                                                              \
   }

@@ -37,17 +37,17 @@ void set_entry(int b) {
 
 // Rows that are stored. Rows behind a padded length are stored as zeros; rows behind a packed
 // length belong to the next sequence.
-int stored_q() { return LENGTHS_Q == PACKED ? entry.seq_q : block.seq_q; }
-int stored_kv() { return LENGTHS_KV == PACKED ? entry.seq_kv : block.seq_kv; }
+int stored_q() { return LENGTHS_Q >= PACKED ? entry.seq_q : block.seq_q; }
+int stored_kv() { return LENGTHS_KV >= PACKED ? entry.seq_kv : block.seq_kv; }
 
 View q_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
   View t = make_view(address, s, b, h, rows, width, wide);
-  if (LENGTHS_Q == PACKED) t.base = row_address(t, entry.start_q);
+  if (LENGTHS_Q >= PACKED) t.base = row_address(t, entry.start_q);
   return t;
 }
 View kv_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
   View t = make_view(address, s, b, h, rows, width, wide);
-  if (LENGTHS_KV == PACKED) t.base = row_address(t, entry.start_kv);
+  if (LENGTHS_KV >= PACKED) t.base = row_address(t, entry.start_kv);
   return t;
 }
 

@@ -25,6 +25,6 @@ layout(local_size_x_id = TANDEM_ID_WG) in;
 
 const int F32 = 1, F16 = 2, BF16 = 3;           // tandem_dtype
 const int SOFTMAX = 0, ELASTIC = 1, ENTMAX = 2; // tandem_normalizer
-const int PADDED = 1, PACKED = 2;               // tandem_lengths
+const int PADDED = 1, PACKED = 2, GAPPED = 3;   // tandem_lengths
 
 const uint LSE_NONE = 0xff800000u; // -inf, the lse of a row that sees no key

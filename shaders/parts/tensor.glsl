@@ -167,11 +167,12 @@ void store_float(int dtype, uvec2 at, float x) {
 // Element n >= 0 of a contiguous array of f32 or int32.
 uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(n, 0), 2)); }
 
-// First row of a batch entry's sequence in the tensors, and its length. total: rows of a packed
-// tensor.
+// First row of a batch entry's sequence in the tensors, and its length. lengths: where these are,
+// or cumulative offsets, or what place_entries wrote. total: rows of a packed tensor.
 ivec2 sequence(uvec2 lengths, int kind, int b, int longest, int total) {
+  if (kind == GAPPED) lengths = add64(lengths, mul64(uvec2(4 * (TANDEM_PLACE_NUMBERS - 1), 0), b));
   const int given = int(Load1(word_address(lengths, b)).w);
-  if (kind != PACKED) return ivec2(0, tandem_padded_rows(given, longest));
+  if (kind < PACKED) return ivec2(0, tandem_padded_rows(given, longest));
   TandemSequence s =
       tandem_packed_rows(given, int(Load1(word_address(lengths, b + 1)).w), total, longest);
   return ivec2(s.first, s.rows);

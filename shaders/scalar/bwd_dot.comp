@@ -33,7 +33,7 @@ void main() {
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   View o = make_view(push.o, block.o, b, h, rows.y, block.head_dim_v, (push.wide & 1u) != 0);
   View d_o = make_view(push.d_o, block.d_o, b, h, rows.y, block.head_dim_v, (push.wide & 2u) != 0);
-  if (LENGTHS_Q == PACKED) {
+  if (LENGTHS_Q >= PACKED) {
     o.base = row_address(o, rows.x);
     d_o.base = row_address(d_o, rows.x);
   }

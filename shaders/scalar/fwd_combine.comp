@@ -95,9 +95,9 @@ void main() {
     sum += sums[tid + n * LANES];
   }
   if (SINK != 0 && sees) l += weight(vec2(sink, 0), origin); // one more score without a value
-  if (col < block.head_dim_v && (LENGTHS_Q != PACKED || row < rows.y)) {
+  if (col < block.head_dim_v && (LENGTHS_Q < PACKED || row < rows.y)) {
     View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 1u) != 0);
-    if (LENGTHS_Q == PACKED) o.base = row_address(o, rows.x);
+    if (LENGTHS_Q >= PACKED) o.base = row_address(o, rows.x);
     if (sees) sum /= l;
     if (DTYPE == F16)
       for (int c = 0; c < 4; c++) sum[c] = tandem_f16_average(sum[c]);

@@ -21,23 +21,34 @@ struct Sequences {
   bool shared = false;         // entries may have rows in common
   Vec<int64_t> start, length;  // [B]
 
-  Sequences(Lengths mode, const tandem_buffer& buffer, int64_t batch, int64_t size, int64_t total)
-      : packed(mode == Lengths::packed), start(size_t(batch), 0), length(size_t(batch), size) {
+  Sequences(Lengths mode, const tandem_buffer& lengths, const tandem_buffer& offsets, int64_t batch,
+            int64_t size, int64_t total)
+      : packed(is_packed(mode)), start(size_t(batch), 0), length(size_t(batch), size) {
     if (mode == Lengths::full) return;
-    const auto* given = address<const int32_t>(buffer);
-    int64_t end = 0;
+    const auto* given = address<const int32_t>(lengths);
+    const auto* from = address<const int32_t>(offsets);
     for (size_t b = 0; b < length.size(); ++b) {
       if (!packed) {
         length[b] = tandem_padded_rows(given[b], int(size));
         continue;
       }
-      const TandemSequence s = tandem_packed_rows(given[b], given[b + 1], int(total), int(size));
+      const TandemSequence s =
+          mode == Lengths::gapped
+              ? tandem_gapped_rows(from[b], given[b], int(total), int(size))
+              : tandem_packed_rows(given[b], given[b + 1], int(total), int(size));
       start[b] = s.first;
       length[b] = s.rows;
-      if (s.rows == 0) continue;
-      shared = shared || s.first < end;
-      end = s.first + s.rows;
     }
+    if (packed) find_shared();
+  }
+
+  void find_shared() {
+    Vec<size_t> order;  // as they lie
+    for (size_t b = 0; b < length.size(); ++b)
+      if (length[b] > 0) order.push_back(b);
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return start[a] < start[b]; });
+    for (size_t n = 1; n < order.size(); ++n)
+      shared = shared || start[order[n]] < start[order[n - 1]] + length[order[n - 1]];
   }
 };
 
@@ -61,8 +72,8 @@ struct Call {
   Call(const Problem& problem, const tandem_args& given)
       : p(problem),
         args(given),
-        q(p.lengths_q, args.lengths_q, p.batch, p.seq_q, p.total_q),
-        kv(p.lengths_kv, args.lengths_kv, p.batch, p.seq_kv, p.total_kv) {
+        q(p.lengths_q, args.lengths_q, args.offsets_q, p.batch, p.seq_q, p.total_q),
+        kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.batch, p.seq_kv, p.total_kv) {
     const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
       const auto* from = address<const float>(buffer);
       return present && from ? floats(from, count) : Vec<double>(size_t(present ? count : 0));

@@ -98,7 +98,7 @@ class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
   using BwdDkvDq::BwdDkvDq;
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
-    if (problem.lengths_q == Lengths::packed)
+    if (is_packed(problem.lengths_q))
       params->packed_tiles =
           int(bwd_packed_tiles(kBwdShapes[choice.row], problem.total_q, problem.batch));
   }
@@ -107,6 +107,7 @@ class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
     const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
     std::copy_n(from.extra, kExtraAddresses, params->extra_at);
     params->drop_offset = from.drop_offset;
+    if (a.places_q) params->ranks = a.places_q + 2 * sizeof(int32_t);
     if (problem.wants(TANDEM_GRAD_SLOPE)) params->slope_parts = a.slope_rows;
   }
 };
@@ -346,9 +347,10 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
     const bool shared = fused.has(trait::bias_tiles) && problem.bias.batch == 1;
     params->entries = shared ? int(problem.batch) : 1;
-    if (problem.lengths_q == Lengths::packed) {
+    if (is_packed(problem.lengths_q)) {
       const BwdShape& shape = kBwdShapes[choice.row];
       params->total_q = int(problem.total_q);
+      params->gapped = problem.lengths_q == Lengths::gapped;
       params->tile_blocks = shape.br / 64;
       params->packed_blocks =
           int(bwd_packed_tiles(shape, problem.total_q, problem.batch)) * params->tile_blocks;
@@ -362,7 +364,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
     if (head_) params->head.push = bwd_head_sums_push(plan, *head_, a);
-    if (problem.lengths_q == Lengths::packed) params->lengths_q = a.lengths_q;
+    if (is_packed(problem.lengths_q)) params->lengths_q = places_or_lengths_q(a);
     if (choice.programmatic) params->counts = a.d_q_counts;
   }
 

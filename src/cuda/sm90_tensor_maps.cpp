@@ -24,7 +24,7 @@ TensorMapShape shape_of(const Problem& p, const Strides& s, int64_t heads, int64
 TensorMapShape row_shape(const Problem& p, const Strides& s, bool keys, int64_t features,
                          int rows) {
   const int64_t heads = keys ? p.heads_kv : p.heads_q;
-  if ((keys ? p.lengths_kv : p.lengths_q) != Lengths::packed)
+  if (!is_packed(keys ? p.lengths_kv : p.lengths_q))
     return shape_of(p, s, heads, keys ? p.seq_kv : p.seq_q, features, rows);
   TensorMapShape shape = shape_of(p, s, heads, keys ? p.total_kv : p.total_q, features, rows);
   shape.sizes[3] = 1, shape.steps[2] = 16;

@@ -23,6 +23,11 @@ struct Addresses {
   uint32_t dropout_offset = 0;
 };
 
+// Of packed queries: where kernels read the rows of each entry (abi/place_entries.inc).
+inline uint64_t places_or_lengths_q(const Addresses& a) {
+  return a.places_q ? a.places_q : a.lengths_q;
+}
+
 struct ArgUse {
   const char* name;
   tandem_buffer tandem_args::*buffer;

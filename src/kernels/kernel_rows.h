@@ -58,6 +58,7 @@ bool wide_inputs(const Block& b, uint32_t wide) {
 }
 // These have one instantiation. The first and the last two of them have no tensors that could be
 // wide.
+inline bool wide_inputs(const PlaceEntriesBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const ExpandBlocksBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const ExpandTableBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const ReduceTableBlock&, uint32_t) { return false; }
@@ -71,6 +72,7 @@ template <typename Push>
 uint32_t wide_of(const Push& push) {
   return push.wide;
 }
+inline uint32_t wide_of(const PlaceEntriesPush&) { return 0; }
 inline uint32_t wide_of(const ExpandBlocksPush&) { return 0; }
 inline uint32_t wide_of(const ExpandTablePush&) { return 0; }
 inline uint32_t wide_of(const ReduceTablePush&) { return 0; }

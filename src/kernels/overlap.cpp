@@ -120,7 +120,7 @@ bool share_memory(const Footprint& a, uint64_t at_a, const Footprint& b, uint64_
 OverlapCheck::OverlapCheck(const Plan& plan) {
   if (plan.launches.empty()) return;
   const Problem& p = plan.problem;
-  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const bool packed_q = is_packed(p.lengths_q), packed_kv = is_packed(p.lengths_kv);
   const auto array = [](uint64_t element_size, int64_t count) {
     return footprint(element_size, {1, 1, 1, count}, {0, 0, 0, 1});
   };
@@ -141,7 +141,9 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
   const auto overlay = [&](const Overlay& o, const Strides& t, tandem_dtype dtype) {
     return strided(dtype_size(dtype), {o.batch, o.heads, o.rows, p.seq_kv}, t);
   };
-  const auto lengths = [&](bool packed) { return array(4, p.batch + (packed ? 1 : 0)); };
+  const auto lengths = [&](Lengths mode) {
+    return array(4, p.batch + (mode == Lengths::packed ? 1 : 0));
+  };
   const int64_t D = p.head_dim, Dv = p.head_dim_v;
   const Footprint per_head = array(4, p.heads_q), slopes = array(4, p.slopes_batch * p.heads_q),
                   sinks = array(4, p.sinks_batch * p.heads_q),
@@ -178,8 +180,8 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::slope, false, slopes},
       {&A::tau, false, per_head},
       {&A::sink, false, sinks},
-      {&A::lengths_q, false, lengths(packed_q)},
-      {&A::lengths_kv, false, lengths(packed_kv)},
+      {&A::lengths_q, false, lengths(p.lengths_q)},
+      {&A::lengths_kv, false, lengths(p.lengths_kv)},
       {&A::d_bias, true, overlay(p.bias, p.d_bias, p.d_bias_dtype)},
       {&A::d_dist_bias, true, distances},
       {&A::d_slope, true, slopes},
@@ -187,7 +189,9 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::d_sink, true, sinks},
       {&A::d_bias_table, true, table},
       {&A::d_lse, false, array(4, p.batch * p.heads_q * p.seq_q)},
-      {&A::max_logit, true, array(4, p.max_logit_batch * p.heads_q)}};
+      {&A::max_logit, true, array(4, p.max_logit_batch * p.heads_q)},
+      {&A::offsets_q, false, array(4, p.batch)},
+      {&A::offsets_kv, false, array(4, p.batch)}};
   static_assert(sizeof(all) / sizeof(all[0]) == kArgCount, "a buffer is missing here");
   for (const bool output : {true, false})
     for (const ArgUse& use : arg_uses(plan)) {

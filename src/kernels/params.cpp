@@ -199,6 +199,26 @@ PackKeepBlock pack_keep_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
+PlaceEntriesSpec place_entries_spec(const Plan&, const Launch& l) {
+  PlaceEntriesSpec s;
+  s.WG = uint32_t(l.invocations());
+  return s;
+}
+
+PlaceEntriesBlock place_entries_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  PlaceEntriesBlock b{};
+  b.batch = int(p.batch);
+  b.seq_q = int(p.seq_q);
+  b.seq_kv = int(p.seq_kv);
+  b.total_q = int(p.total_q);
+  b.total_kv = int(p.total_kv);
+  b.ranks = plan.scratch[Scratch::d_q_accum].present;
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
 ExpandBlocksSpec expand_blocks_spec(const Plan&, const Launch& l) {
   ExpandBlocksSpec s;
   s.WG = uint32_t(l.invocations());

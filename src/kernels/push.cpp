@@ -58,7 +58,7 @@ constexpr Tensor bias, d_bias, keep, to, o_parts;  // always the same, so withou
 constexpr int64_t kMostRowBytes = (1 << 24) - 1;
 bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
   const Strides& s = p.*t.strides;
-  const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == Lengths::packed;
+  const bool packed = is_packed(t.kv ? p.lengths_kv : p.lengths_q);
   const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
   const int64_t rows = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
   return s.d == 1 && (p.batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
@@ -89,8 +89,11 @@ struct PushValues : Addresses {
     if (split) d_bias = a.bias_parts;
     if (leaves_parts()) o = a.o_parts, lse = a.lse_parts;
     if (l.stem == Stem::fwd && lse == 0) lse = a.own_lse;
+    // Kernels behind place_entries read what it wrote in place of offsets.
+    if (l.stem != Stem::place_entries) lengths_q = places_or_lengths_q(a);
+    if (l.stem != Stem::place_entries && a.places_kv) lengths_kv = a.places_kv;
     int slot = 0;
-    for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
+    for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = this->*address; });
   }
   // Called for each tensor, in the order of the interface file.
   void add_tensor(const Tensor& t) {

@@ -41,10 +41,11 @@ constexpr bool is_ampere(TileTable table) {
 
 // Whether workgroups of a kernel multiply tiles (kernels/abi/tile.inc). Others take rows or lines.
 constexpr bool is_tiled(Stem stem) {
-  return stem != Stem::pack_bias && stem != Stem::pack_keep && stem != Stem::expand_blocks &&
-         stem != Stem::mask_map && stem != Stem::expand_table && stem != Stem::reduce_table &&
-         stem != Stem::fwd_combine && stem != Stem::bwd_dot && stem != Stem::bwd_origin &&
-         stem != Stem::bwd_dq_cast && stem != Stem::bwd_sum_splits && stem != Stem::bwd_head_sums;
+  return stem != Stem::place_entries && stem != Stem::pack_bias && stem != Stem::pack_keep &&
+         stem != Stem::expand_blocks && stem != Stem::mask_map && stem != Stem::expand_table &&
+         stem != Stem::reduce_table && stem != Stem::fwd_combine && stem != Stem::bwd_dot &&
+         stem != Stem::bwd_origin && stem != Stem::bwd_dq_cast && stem != Stem::bwd_sum_splits &&
+         stem != Stem::bwd_head_sums;
 }
 
 // Whether a kernel handles the optional inputs, and has their parameters (kernels/abi/extra.inc).

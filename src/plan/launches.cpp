@@ -38,6 +38,8 @@ Extent PathPlanner::extent(const Launch& l) const {
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
+    case Stem::place_entries:
+      return {ceil_div(p.batch, kLineGroup), 1, 1};
     case Stem::expand_blocks:
       return {tandem_map_blocks(int(p.seq_q)) *
                   ceil_div(p.seq_kv, TANDEM_LISTS_GROUP * TANDEM_MAP_BLOCK),
@@ -127,15 +129,16 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                 launch.shared_bytes, caps.shared_bytes);
   const Extent e = extent(launch);
   if (e.tiles * e.heads * e.batch == 0) return "";
-  // A launch waits for expand_blocks, expand_table, mask_map, pack_keep, pack_bias, bwd_dot,
-  // bwd_origin or bwd_row_sums, which come first, and reduce_table for all. The others are
+  // A launch waits for place_entries, expand_blocks, expand_table, mask_map, pack_keep, pack_bias,
+  // bwd_dot, bwd_origin or bwd_row_sums, which come first, and reduce_table for all. The others are
   // independent.
   if (!launches->empty()) {
     const Stem before = launches->back().stem;
     launch.waits =
-        before == Stem::bwd_dot || before == Stem::bwd_origin || before == Stem::bwd_row_sums ||
-        before == Stem::bwd_row_sums_dq || before == Stem::expand_table ||
-        stem == Stem::reduce_table || (before == Stem::pack_bias && stem == Stem::fwd) ||
+        before == Stem::place_entries || before == Stem::bwd_dot || before == Stem::bwd_origin ||
+        before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq ||
+        before == Stem::expand_table || stem == Stem::reduce_table ||
+        (before == Stem::pack_bias && stem == Stem::fwd) ||
         ((before == Stem::mask_map || before == Stem::pack_keep || before == Stem::expand_blocks) &&
          is_tiled(stem));
   }
@@ -164,7 +167,7 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                     caps.max_invocations);
       if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias && stem != Stem::pack_keep)
         launch.shared_bytes = uint32_t(sizeof(float)) * group;
-      if (stem == Stem::expand_table) launch.shared_bytes = 0;
+      if (stem == Stem::expand_table || stem == Stem::place_entries) launch.shared_bytes = 0;
       if (stem == Stem::reduce_table)
         launch.shared_bytes = 4 * (2 * TANDEM_TABLE_PAIRS + TANDEM_TABLE_ENTRIES);
       if (stem == Stem::mask_map) launch.shared_bytes = 2 * 4 * sizeof(int32_t) * group;
@@ -226,10 +229,13 @@ String PathPlanner::launches(Vec<Launch>* launches) const {
   if (row.backend != Backend::cpu && p.blocks && tiles && !p.is_empty())
     all.insert(all.begin(), Stem::expand_blocks);
   if (p.expands_table() && tiles && !p.is_empty()) all.insert(all.begin(), Stem::expand_table);
+  if (row.backend != Backend::cpu && p.has_gaps()) all.insert(all.begin(), Stem::place_entries);
   for (Stem stem : all) {
     const String why = make_launch(stem, launches);
     if (!why.empty()) return why;
   }
+  // Nothing may read what it writes.
+  if (launches->size() == 1 && launches->front().stem == Stem::place_entries) launches->clear();
   const String why = share(launches);
   if (!why.empty()) return why;
   // The kernels that add up the parts of splits come after all kernels that leave parts. The first

@@ -4,6 +4,7 @@
 
 #include "planner.h"
 #include "problem/mask_map.h"
+#include "problem/sequence.h"
 
 namespace tandem {
 
@@ -17,6 +18,11 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   if (row_kernel || origins) {
     const int64_t step = kWorkspaceAlignment / sizeof(float);
     x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};
+  }
+  if (plan->find(Stem::place_entries)) {
+    const int64_t numbers = p.batch * TANDEM_PLACE_NUMBERS;
+    if (p.lengths_q == Lengths::gapped) x->places_q = {numbers};
+    if (p.lengths_kv == Lengths::gapped) x->places_kv = {numbers};
   }
   if (plan->find(Stem::expand_blocks))
     x->block_keep = {p.blocks.batch * p.blocks.heads * p.seq_q * keep_pitch(p.seq_kv)};

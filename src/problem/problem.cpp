@@ -335,13 +335,13 @@ Status check_flag(const char* name, uint32_t value) {
 
 Status check_lengths(const char* name, uint32_t value, const char* total_name, int64_t total,
                      Lengths* lengths) {
-  if (value > TANDEM_LENGTHS_PACKED)
+  if (value > TANDEM_LENGTHS_GAPPED)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, which is no tandem_lengths", name,
                 value);
   *lengths = Lengths(value);
-  if (*lengths != Lengths::packed && total != 0)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be 0 unless %s is packed",
-                total_name, ll(total), name);
+  if (!is_packed(*lengths) && total != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "%s is %lld, must be 0 unless %s is packed or gapped", total_name, ll(total), name);
   return check_size(total_name, total, std::numeric_limits<int32_t>::max());
 }
 
@@ -568,7 +568,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.total_kv = given->total_kv;
 
   const int64_t Hq = p.heads_q, Hk = p.heads_kv, Sk = p.seq_kv, D = p.head_dim, Dv = p.head_dim_v;
-  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const bool packed_q = is_packed(p.lengths_q), packed_kv = is_packed(p.lengths_kv);
   const int64_t Bq = packed_q ? 1 : p.batch, Bk = packed_kv ? 1 : p.batch;
   const int64_t Rq = packed_q ? p.total_q : p.seq_q, Rk = packed_kv ? p.total_kv : p.seq_kv;
   const struct {

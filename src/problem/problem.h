@@ -129,6 +129,7 @@ struct Problem {
   bool delta_is_dot() const {
     return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
   }
+  bool has_gaps() const { return lengths_q == Lengths::gapped || lengths_kv == Lengths::gapped; }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
   uint32_t inputs() const;  // bits of Extra: the optional inputs that there are
   // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are

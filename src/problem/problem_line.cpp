@@ -81,8 +81,8 @@ constexpr NumberWord kNumbers[] = {
     {"alibi", &tandem_problem::alibi, 0, 1, false},
     {"sink", &tandem_problem::sink, 0, 1, false},
     {"d_lse", &tandem_problem::d_lse, 0, 1, false},
-    {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_PACKED, false},
-    {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
+    {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_GAPPED, false},
+    {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_GAPPED, false},
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
     {"flags", &tandem_problem::flags, 0,
      TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
@@ -113,7 +113,8 @@ tandem_tensor layout_of(const tandem_problem& p, const OverlayWord& t) {
 }
 
 tandem_tensor layout_of(const tandem_problem& p, const TensorWord& t, Layout layout) {
-  const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  const uint32_t lengths = t.kv ? p.lengths_kv : p.lengths_q;
+  const bool packed = lengths == TANDEM_LENGTHS_PACKED || lengths == TANDEM_LENGTHS_GAPPED;
   const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
   const int64_t seq = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
   const int64_t dim = t.value ? p.head_dim_v : p.head_dim;
@@ -236,6 +237,7 @@ String lengths_word(const char* name, uint32_t lengths, int64_t total) {
   String s;
   if (lengths == TANDEM_LENGTHS_PADDED) s = text(" %s_padded", name);
   if (lengths == TANDEM_LENGTHS_PACKED) return text(" %s_packed=%lld", name, (long long)total);
+  if (lengths == TANDEM_LENGTHS_GAPPED) return text(" %s_gapped=%lld", name, (long long)total);
   return total ? s + text(" total_%s=%lld", name, (long long)total) : s;
 }
 
@@ -330,12 +332,12 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     return taken(parse_int(rest, &p->slopes_batch), "wants a number");
   if (starts(word, "sinks=", &rest))
     return taken(parse_int(rest, &p->sinks_batch), "wants a number");
-  if (starts(word, "q_packed=", &rest)) {
-    p->lengths_q = TANDEM_LENGTHS_PACKED;
+  if (starts(word, "q_packed=", &rest) || starts(word, "q_gapped=", &rest)) {
+    p->lengths_q = word[2] == 'p' ? TANDEM_LENGTHS_PACKED : TANDEM_LENGTHS_GAPPED;
     return taken(parse_int(rest, &p->total_q), "wants a number");
   }
-  if (starts(word, "kv_packed=", &rest)) {
-    p->lengths_kv = TANDEM_LENGTHS_PACKED;
+  if (starts(word, "kv_packed=", &rest) || starts(word, "kv_gapped=", &rest)) {
+    p->lengths_kv = word[3] == 'p' ? TANDEM_LENGTHS_PACKED : TANDEM_LENGTHS_GAPPED;
     return taken(parse_int(rest, &p->total_kv), "wants a number");
   }
   if (starts(word, "total_q=", &rest)) return taken(parse_int(rest, &p->total_q), "wants a number");

@@ -26,4 +26,17 @@ TANDEM_FN TandemSequence tandem_packed_rows(int begin, int end, int total, int l
   return s;
 }
 
+// Gapped: rows of an entry that begins at an offset and has a length.
+TANDEM_FN TandemSequence tandem_gapped_rows(int begin, int given, int total, int longest) {
+  TandemSequence s;
+  s.first = tandem_padded_rows(begin, total);
+  s.rows = tandem_padded_rows(given, tandem_min(longest, total - s.first));
+  return s;
+}
+
+// Numbers of an entry that place_entries writes: its first row, the row behind its last one, and
+// its rank: how many entries come before it in memory, those with a smaller offset, or the same one
+// and a smaller index. Entries of cumulative offsets are their own ranks.
+#define TANDEM_PLACE_NUMBERS 3
+
 #endif

@@ -45,9 +45,14 @@ const std::vector<Feature>& features() {
       {"dropout", "dropout", [](P& p) { p.dropout = 0.25f; }},
       {"padded", "lengths",
        [](P& p) { set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PADDED); }},
-      {"packed", "lengths", [](P& p) {
+      {"packed", "lengths",
+       [](P& p) {
          set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, p.batch * p.seq_q * 3 / 5,
                      p.batch * p.seq_kv * 2 / 3);
+       }},
+      {"gapped", "lengths", [](P& p) {
+         set_lengths(p, TANDEM_LENGTHS_GAPPED, TANDEM_LENGTHS_GAPPED, p.batch * p.seq_q * 4 / 5,
+                     p.batch * p.seq_kv * 3 / 4);
        }}};
   return list;
 }
@@ -241,8 +246,10 @@ TEST_CASE("features: lengths over several tiles" * doctest::skip(!at_least(Tier:
 
 TEST_CASE("features: sides with different lengths" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
-  for (tandem_lengths q : {TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED})
-    for (tandem_lengths kv : {TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED})
+  constexpr tandem_lengths kAll[] = {TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED,
+                                     TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_GAPPED};
+  for (tandem_lengths q : kAll)
+    for (tandem_lengths kv : kAll)
       for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindowRight}) {
         tandem_problem p =
             problem(TANDEM_BACKWARD, kDtypes[n++ % 3], {4, 2, 1, 40, 70, 32, 32}, mask);

@@ -246,27 +246,29 @@ std::string check_blame(const std::string& expected) {
     some.insert(sums.begin(), sums.end());
     return some;
   };
-  const Row rows[] = {{"pack_bias", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
-                      {"pack_keep", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
-                      {"expand_blocks", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
-                      {"mask_map", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
-                      {"expand_table", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
-                      {"reduce_table", {"d_bias_table"}, {}, {"ratio"}},
-                      {"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
-                      {"fwd_combine", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
-                      {"bwd_dot", {"d_q", "d_k"}, sums},
-                      {"bwd_origin", {"d_v over keys"}, {"d_v"}, {"magnitudes"}},
-                      {"bwd_row_sums", {"d_q", "d_bias"}, with({"d_k"})},
-                      {"bwd_dkv", {"d_k"}, {}},
-                      {"bwd_dq", {"d_q"}, {}},
-                      {"bwd_row_sums_dq", {"d_q"}, {}},
-                      {"bwd_dkv_dist", {"d_k"}, {}},
-                      {"bwd_dkv_dq", {"d_k"}, {}},
-                      {"bwd_dq_cast", {"d_q"}, {}},
-                      {"bwd_dbias", {"d_bias"}, {"d_bias_table"}},
-                      {"bwd_dist_bias", {"d_dist_bias"}, {}},
-                      {"bwd_sum_splits", {"d_bias"}, {"d_bias_table", "d_dist_bias"}},
-                      {"bwd_head_sums", {"d_tau", "d_sink"}, {"d_slope"}}};
+  const Row rows[] = {
+      {"place_entries", {"o", "d_q", "d_k"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+      {"pack_bias", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+      {"pack_keep", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+      {"expand_blocks", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+      {"mask_map", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+      {"expand_table", {"o"}, with({"lse", "d_q", "d_k", "d_v"}), {"ratio"}},
+      {"reduce_table", {"d_bias_table"}, {}, {"ratio"}},
+      {"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+      {"fwd_combine", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+      {"bwd_dot", {"d_q", "d_k"}, sums},
+      {"bwd_origin", {"d_v over keys"}, {"d_v"}, {"magnitudes"}},
+      {"bwd_row_sums", {"d_q", "d_bias"}, with({"d_k"})},
+      {"bwd_dkv", {"d_k"}, {}},
+      {"bwd_dq", {"d_q"}, {}},
+      {"bwd_row_sums_dq", {"d_q"}, {}},
+      {"bwd_dkv_dist", {"d_k"}, {}},
+      {"bwd_dkv_dq", {"d_k"}, {}},
+      {"bwd_dq_cast", {"d_q"}, {}},
+      {"bwd_dbias", {"d_bias"}, {"d_bias_table"}},
+      {"bwd_dist_bias", {"d_dist_bias"}, {}},
+      {"bwd_sum_splits", {"d_bias"}, {"d_bias_table", "d_dist_bias"}},
+      {"bwd_head_sums", {"d_tau", "d_sink"}, {"d_slope"}}};
   const auto has = [&](const Target& target) {
     const std::vector<tandem_kernel_info> kernels = registry();
     return std::any_of(kernels.begin(), kernels.end(), [&](const tandem_kernel_info& k) {

@@ -31,6 +31,8 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::pack_keep:
       return {ceil_div(p.seq_q, 64) * ceil_div(p.seq_kv, 8 * 64),
               packed_keep(p).heads * packed_keep(p).batch};
+    case Stem::place_entries:
+      return {ceil_div(p.batch, kLineGroup), 1};
     case Stem::expand_blocks:
       return {ceil_div(p.seq_q, 64) * ceil_div(p.seq_kv, 16 * 64), p.blocks.heads * p.blocks.batch};
     case Stem::expand_table:
@@ -93,6 +95,8 @@ bool expects(const Plan& plan, Stem stem) {
   const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
                      plan.find(Stem::bwd_dkv_dq);
   const bool of_table = stem == Stem::expand_table || stem == Stem::reduce_table;
+  if (stem == Stem::place_entries)
+    return plan.backend != Backend::cpu && p.has_gaps() && p.batch > 0 && plan.launches.size() > 1;
   if (has_whole_heads(plan) && !of_table)
     return stem == (p.backward ? Stem::bwd_dkv_dq : Stem::fwd) ||
            (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS)) ||
@@ -218,6 +222,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       // Behind fwd, and its redo.
       CHECK(n == (plan.find(Stem::mask_map) ? 1 : 0) + (plan.find(Stem::expand_table) ? 1 : 0) +
                      (plan.find(Stem::expand_blocks) ? 1 : 0) +
+                     (plan.find(Stem::place_entries) ? 1 : 0) +
                      (plan.find(Stem::fwd)->as<MatrixLaunch>() ? 2 : 1));
       piece(plan.scratch[Scratch::o_parts].offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
@@ -253,7 +258,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
   // after the parts.
   const auto leaves_rows = [](Stem stem) {
     return stem == Stem::bwd_dot || stem == Stem::bwd_origin || stem == Stem::bwd_row_sums ||
-           stem == Stem::bwd_row_sums_dq;
+           stem == Stem::bwd_row_sums_dq || stem == Stem::place_entries;
   };
   bool summed = false;
   // On Vulkan bwd_dist_bias comes before what shares ds, and so before its barrier.
@@ -285,6 +290,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
     piece(0, 2 * rows);
     piece(plan.scratch[Scratch::delta].offset, 0);
     CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
+  }
+  if (present.count(Stem::place_entries)) {
+    if (p.lengths_q == Lengths::gapped) piece(plan.scratch[Scratch::places_q].offset, 3 * p.batch);
+    if (p.lengths_kv == Lengths::gapped)
+      piece(plan.scratch[Scratch::places_kv].offset, 3 * p.batch);
   }
   const bool packs =
       present.count(Stem::expand_blocks) && std::string(plan.path) == "sm90" && packs_keep(p);
@@ -359,7 +369,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     } else {
       const BwdShape& s = kBwdShapes[fused->of<Sm90Launch>().row];
       int64_t rows_of_head = p.seq_q;
-      if (p.lengths_q == Lengths::packed) {  // each entry begins a tile
+      if (is_packed(p.lengths_q)) {  // each entry begins a tile
         heads = p.heads_q;
         rows_of_head = (p.total_q / s.br + p.batch) * s.br;
       }

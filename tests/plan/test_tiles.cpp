@@ -172,6 +172,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
                 "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
                 "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink",
                 "sq300 d64 spans=1:1x1",
+                "b2 sq300 d64 q_gapped=500 kv_gapped=500",
                 "sq300 d64 blocks=64x128:3+1:1x1",
                 "sq300 d64 table=169:u8:1",
                 "b3 sq300 d32 keep:3x1x1 bias:f16:1x2x300",

@@ -320,7 +320,7 @@ const std::vector<Row>& rows() {
        kArgument,
        {"TANDEM_GRAD_SINK"}},
 
-      {"lengths_q", [](P& p) { p.lengths_q = 3; }, kArgument, {"lengths_q", "3"}},
+      {"lengths_q", [](P& p) { p.lengths_q = 4; }, kArgument, {"lengths_q", "4"}},
       {"lengths_kv", [](P& p) { p.lengths_kv = 9; }, kArgument, {"lengths_kv", "9"}},
       {"a total without packing",
        [](P& p) { p.total_q = 4; },

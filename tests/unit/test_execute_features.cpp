@@ -67,7 +67,8 @@ TEST_CASE("each optional buffer that is missing or misaligned is named") {
     const Role role = Role(n);
     CAPTURE(std::string(role_name(role)));
     const std::string name = std::string("args.") + role_name(role);
-    if (role == Role::d_lse) continue;  // of softmax, below
+    if (role == Role::d_lse) continue;                                  // of softmax, below
+    if (role == Role::offsets_q || role == Role::offsets_kv) continue;  // below
     const bool listed = role == Role::blocks || role == Role::block_bits;
     tandem_problem p = everything(!listed && !is_used(everything(), role));
     if (listed) {  // in place of keep
@@ -133,6 +134,23 @@ TEST_CASE("forward wants what it reads, and no gradient") {
   }
 }
 
+TEST_CASE("gapped rows want offsets beside lengths") {
+  for (tandem_direction direction : {TANDEM_FORWARD, TANDEM_BACKWARD})
+    for (Role role : {Role::offsets_q, Role::offsets_kv, Role::lengths_q, Role::lengths_kv}) {
+      CAPTURE(std::string(role_name(role)));
+      tandem_problem p = good_problem();
+      p.direction = direction;
+      set_lengths(p, TANDEM_LENGTHS_GAPPED, TANDEM_LENGTHS_GAPPED, 8, 9);
+      const std::string name = std::string("args.") + role_name(role);
+      Call missing(p);
+      buffer_of(missing.args, role) = {0, 0};
+      CHECK(missing.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
+      Call odd(p);
+      buffer_of(odd.args, role).offset += 2;
+      CHECK(odd.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
+    }
+}
+
 TEST_CASE("reserved words of the arguments must be 0") {
   Call call(everything());
   call.args.reserved2 = 5;
@@ -159,9 +177,9 @@ TEST_CASE("what the problem does not switch on may stay away, and is not touched
 
 TEST_CASE("sizes of 0 with optional inputs: sums over nothing are zero") {
   const auto session = Session::open("cpu");
-  for (int n = 0; n < 8; ++n) {
-    const int kind = n % 4;
-    const bool table = n >= 4;
+  for (int n = 0; n < 10; ++n) {
+    const int kind = n % 5;
+    const bool table = n >= 5;
     CAPTURE(n);
     tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, kind == 0 ? 0 : 2, 4, 2,
                                     kind == 1 ? 0 : 5, kind == 2 ? 0 : 7, 8);
@@ -177,6 +195,7 @@ TEST_CASE("sizes of 0 with optional inputs: sums over nothing are zero") {
       set_bias(p, TANDEM_F32, 1, 2, 1);
     }
     if (kind == 3) set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, 0, 0);
+    if (kind == 4) set_lengths(p, TANDEM_LENGTHS_GAPPED, TANDEM_LENGTHS_GAPPED, 0, 0);
     Case test(p, 7);
     Outputs out;
     const CaseResult result = test.run_and_judge(*session, &out);

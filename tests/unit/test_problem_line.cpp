@@ -138,10 +138,10 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
     p->block_bits = pick({0, 4}), p->block_batch = pick({1, 3}), p->block_heads = 2;
   }
   if (chance()) {
-    p->lengths_q = uint32_t(random() % 3);
-    p->lengths_kv = uint32_t(random() % 3);
-    if (p->lengths_q == TANDEM_LENGTHS_PACKED) p->total_q = pick({0, 5, 1000});
-    if (p->lengths_kv == TANDEM_LENGTHS_PACKED) p->total_kv = pick({0, 7, 2000});
+    p->lengths_q = uint32_t(random() % 4);
+    p->lengths_kv = uint32_t(random() % 4);
+    if (p->lengths_q >= TANDEM_LENGTHS_PACKED) p->total_q = pick({0, 5, 1000});
+    if (p->lengths_kv >= TANDEM_LENGTHS_PACKED) p->total_kv = pick({0, 7, 2000});
   }
 }
 

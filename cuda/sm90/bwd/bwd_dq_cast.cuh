@@ -53,12 +53,14 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   if (params.lengths_q) {
     const uint batch = batch_head / uint(u.heads_q), head = batch_head % uint(u.heads_q);
     int64_t first;
-    rows_end = entry_length(Lengths::packed, params.lengths_q, int(batch), u.seq_q, params.total_q,
-                            &first);
+    const Lengths lengths = params.gapped ? Lengths::gapped : Lengths::packed;
+    rows_end = entry_length(lengths, params.lengths_q, int(batch), u.seq_q, params.total_q, &first);
     first_row = int(first);
     if (64 * row_block >= rows_end) return;
-    first_block = int64_t(head) * params.packed_blocks +
-                  (first_row / (64 * params.tile_blocks) + int(batch)) * params.tile_blocks;
+    first_block =
+        int64_t(head) * params.packed_blocks + (first_row / (64 * params.tile_blocks) +
+                                                entry_rank(lengths, params.lengths_q, int(batch))) *
+                                                   params.tile_blocks;
   }
   const float4* from = reinterpret_cast<const float4*>(params.push.d_q_accum) +
                        ((first_block + row_block) * u.panels + panel) * (kDqAccumBlock / 4) + t;

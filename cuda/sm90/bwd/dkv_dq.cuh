@@ -78,9 +78,10 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
   [[maybe_unused]] LazyZeroCopies zeros{memory.base + LazyZeroCopies::kAt<TILE>};
   if constexpr (COPIES) zeros.begin(params, work, one);
   typename Variant::template QTiles<TILE> visited(params, work);
+  const int rank = rank_of<Variant>(params, work);
   for (int n = 0; n < u.group; ++n) {
     const int64_t first =
-        first_tile<TILE, Variant>(u, work, work.head_kv * u.group + n, packed_tiles);
+        first_tile<TILE, Variant>(u, work, rank, work.head_kv * u.group + n, packed_tiles);
     float* sums = reinterpret_cast<float*>(params.push.d_q_accum) +
                   first * (S.br / 64 * kPanels * kDqAccumBlock);
     uint* semaphores = reinterpret_cast<uint*>(params.push.dq_semaphores) + first * (S.br / 64);

@@ -27,13 +27,21 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+// How many entries of packed queries come before this one in memory.
+template <typename Variant>
+TANDEM_DEVICE int rank_of(const typename Variant::Params& params, const BwdWorkTile& work) {
+  if constexpr (Variant::kIsVarlen)
+    if (params.ranks)
+      return __ldg(reinterpret_cast<const int*>(params.ranks) + work.batch * TANDEM_PLACE_NUMBERS);
+  return work.batch;
+}
 // Index of the first query tile of a query head, in the dQ accumulator.
 template <int TILE, typename Variant>
-TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const BwdWorkTile& work, int head,
-                                 int packed_tiles) {
+TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const BwdWorkTile& work, int rank,
+                                 int head, int packed_tiles) {
   constexpr int kBr = kBwdShapes[TILE].br;
   if constexpr (Variant::kIsVarlen)
-    if (packed_tiles > 0) return int64_t(head) * packed_tiles + work.first_q / kBr + work.batch;
+    if (packed_tiles > 0) return int64_t(head) * packed_tiles + work.first_q / kBr + rank;
   return (int64_t(work.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
 
@@ -139,13 +147,14 @@ TANDEM_DEVICE void postprocess_dq(const typename Variant::Params& params, const 
   const BwdDkvDqBlock& u = params.block;
   const Strides& strides = params.d_q.strides;
   const int warp = int(threadIdx.x) / 32 - 4, lane = int(threadIdx.x) % 32;
+  const int rank = rank_of<Variant>(params, work);
   const int rows = packed_tiles > 0 ? work.seq_q : u.seq_q;
   const int panels = (u.head_dim + 63) / 64, pieces = (rows + 15) / 16 * panels;
   // Converts pieces `piece` and `piece + step` of the n-th query head.
   const auto round_two = [&](int n, int piece, int step) {
     const int head = work.head_kv * u.group + n;
     const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_accum) +
-                         first_tile<TILE, Variant>(u, work, head, packed_tiles) *
+                         first_tile<TILE, Variant>(u, work, rank, head, packed_tiles) *
                              (S.br / 64 * kPanels * kDqAccumBlock / 4) +
                          lane;
     const HeadRows out{reinterpret_cast<ushort*>(params.d_q.address) + work.batch * strides.b +

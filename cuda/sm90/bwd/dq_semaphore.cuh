@@ -11,8 +11,8 @@ namespace sm90 {
 TANDEM_DEVICE uint semaphore_load(const uint* at) { return ld_acquire(at); }
 TANDEM_DEVICE void semaphore_release(uint* at) { red_add_release(at, 1); }
 
-// Waits until `before` tiles of keys have added. Not !=, which would wait for ever where decreasing
-// offsets make two batch entries count in one word.
+// Waits until `before` tiles of keys have added. Not !=, which would wait for ever where batch
+// entries that share rows count in one word.
 TANDEM_DEVICE void semaphore_wait(const uint* at, uint before) {
   while (semaphore_load(at) < before) {
   }

@@ -326,7 +326,8 @@ struct Masked : Varlen {
     BwdWorkTile work;
     find_work_tile(u, S, 1, params.interleaved_heads, workgroup_index(), &work);
     refine<TILE>(params, &work);
-    const int64_t tiles = first_tile<TILE, Masked>(u, work, head, params.packed_tiles);
+    const int64_t tiles =
+        first_tile<TILE, Masked>(u, work, rank_of<Masked>(params, work), head, params.packed_tiles);
     uint* semaphore =
         reinterpret_cast<uint*>(params.push.dq_semaphores) + (tiles + t) * (S.br / 64);
     semaphore_wait(semaphore, dq_order<TILE>(u, work, t));

@@ -50,8 +50,8 @@ struct Varlen : BwdVariant {
     work->seq_kv = entry_length(lengths_kv, params.extra_at[f.AT_LENGTHS_KV], work->batch, u.seq_kv,
                                 params.extra.total_kv, &first_kv);
     work->first_q = int(first_q), work->first_kv = int(first_kv);
-    if (lengths_q == Lengths::packed) work->map_q = 0;
-    if (lengths_kv == Lengths::packed) work->map_kv = 0, work->keys = work->seq_kv;
+    if (is_packed(f.LENGTHS_Q)) work->map_q = 0;
+    if (is_packed(f.LENGTHS_KV)) work->map_kv = 0, work->keys = work->seq_kv;
     if (params.extra.bottom_right) work->band.off = work->seq_kv - work->seq_q;
     work->span = tandem_query_tiles(work->band, work->col0, S.bc, S.br, work->seq_q, work->seq_kv);
   }

@@ -32,7 +32,6 @@ TANDEM_DEVICE Entry find_entry(const Block& u, const ExtraBlock& extra, const Fe
 TANDEM_DEVICE Entry find_entry(const FwdOptionalParams& params, int batch) {
   return find_entry(params.block, params.extra, params.features, params.push.extra, batch);
 }
-TANDEM_DEVICE bool is_packed(uint lengths) { return Lengths(lengths) == Lengths::packed; }
 
 // A work tile of a batch entry.
 struct FwdVarlenTile : FwdWorkTile {

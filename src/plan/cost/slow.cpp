@@ -118,7 +118,7 @@ String relax_strides(const Problem& p, Problem* near) {
     if (words.empty()) words = odd_words(name, given, "element", step);
     round_up(&(near->*s), step);
   };
-  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const bool packed_q = is_packed(p.lengths_q), packed_kv = is_packed(p.lengths_kv);
   const int64_t q = packed_q ? p.total_q : p.seq_q, kv = packed_kv ? p.total_kv : p.seq_kv;
   relax("q", &Problem::q, p.heads_q, q);
   relax("k", &Problem::k, p.heads_kv, kv);

@@ -13,7 +13,7 @@ namespace {
 
 // Sequences with lengths: what the planner does not know is taken as three quarters of the most.
 int64_t mean_length(Lengths lengths, int64_t length, int64_t total, int64_t batch) {
-  if (lengths == Lengths::packed && batch > 0) return std::min(ceil_div(total, batch), length);
+  if (is_packed(lengths) && batch > 0) return std::min(ceil_div(total, batch), length);
   return lengths == Lengths::padded ? ceil_div(3 * length, 4) : length;
 }
 

@@ -17,7 +17,7 @@ namespace tandem {
 inline bool sm80_postprocesses_dq(const Problem& p, const Caps& caps) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   // bwd_dq_cast does not know where the entries of a packed tensor lie.
-  if (p.lengths_q == Lengths::packed) return true;
+  if (is_packed(p.lengths_q)) return true;
   return in_force(caps, sm80_rule::dq_postprocess) && p.dtype == TANDEM_F32 &&
          bytes <= (int64_t(1) << 18) * p.heads_kv && p.batch * bytes <= int64_t(4) << 20;
 }
@@ -153,7 +153,7 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 // padded lengths, B 64, 0.080 and 0.102, and 4 queries, B 8, 0.042 and 0.092.
 inline bool sm80_packs_rows(const Problem& p) {
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&
-         p.lengths_q != Lengths::packed && p.lengths_kv != Lengths::packed && p.heads_kv > 0 &&
+         !is_packed(p.lengths_q) && !is_packed(p.lengths_kv) && p.heads_kv > 0 &&
          ((p.group() > 1 && p.seq_q > 1 && p.seq_q * p.group() <= 32) ||
           (p.has_lengths() && p.seq_q * p.group() <= 16) ||
           (p.seq_q * p.group() <= 4 && p.seq_kv <= 2048));

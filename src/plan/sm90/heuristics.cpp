@@ -121,7 +121,7 @@ int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles,
   if (row.has(trait::bias_tiles) || (row.inputs & (kHasKeep | kHasElastic | kHasEntmax)) != 0 ||
       (row.inputs == kHasSink && !p.wants(TANDEM_GRAD_Q)))
     return 0;
-  if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
+  if (is_packed(p.lengths_q) || tiles == 0) return 0;
   // One head more than run at a time, so that a slice is zero long before a workgroup adds to it.
   const int64_t heads = std::max((cores + tiles - 1) / tiles, interleaved_heads) + 1;
   return heads < p.heads_kv * p.batch ? heads : 0;

@@ -152,7 +152,7 @@ String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
   const String more = p.extras(kHasBias | kHasKeep | kHasSpans | kHasLengths);
   if (!more.empty()) return "beside the dense bias, a mask and lengths, this problem has " + more;
-  if (p.lengths_q == Lengths::packed || p.lengths_kv == Lengths::packed)
+  if (is_packed(p.lengths_q) || is_packed(p.lengths_kv))
     return "with a dense bias, lengths are of padded tensors, here a tensor is packed";
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
@@ -237,7 +237,7 @@ String Sm90Planner::cannot() const {
   if (!caps.sm90_code) return "this build holds no code for sm_90a";
   const String splits = splits_refusal();
   if (!splits.empty()) return splits;
-  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const bool packed_q = is_packed(p.lengths_q), packed_kv = is_packed(p.lengths_kv);
   const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
   const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
                 rows_kv = packed_kv ? p.total_kv : p.seq_kv;
@@ -433,7 +433,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   if (p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {p.batch * p.heads_q * plan->slope_parts};
   // With optional inputs bwd_dkv_dq always forms the dQ accumulator.
   const bool sums = p.wants(TANDEM_GRAD_Q) || kernel.inputs != kHasSink;
-  const bool packed = p.lengths_q == Lengths::packed;
+  const bool packed = is_packed(p.lengths_q);
   const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
                 rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
   if ((kernel.needs & kHasEntmax) != 0 && !p.visit_all)

@@ -379,7 +379,7 @@ constexpr int64_t bwd_dq_accum_bytes(const BwdShape& s, int64_t batch_heads, int
   return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kDqAccumBlock * 4;
 }
 // Packed queries: query tiles of a head in the dQ accumulator. Those of a batch entry begin at tile
-// (first row) / br + (entry).
+// (first row) / br + (rank of the entry: problem/sequence.h).
 constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t batch) {
   return total_q / s.br + batch;
 }

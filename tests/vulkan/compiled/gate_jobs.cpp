@@ -56,6 +56,7 @@ const Line kLines[] = {
     {true, "bwd f16 hq2 sq1000 d64 table=169:u8:1 grads=qkvi"},
     {false, "fwd f16 hq2 sq1000 d64 spans=1:1x1"},
     {false, "fwd f16 hq2 sq1000 d64 blocks=64x128:4+2:1x1"},
+    {false, "fwd f16 b2 hq2 sq1000 d64 q_gapped=1500 kv_gapped=1500"},
     {false, "fwd f16 hq2 sq1000 d64 elastic"},
     {true, "fwd f16 hq2 sq1000 d64 entmax=1.5"},
     {false, "bwd f16 hq2 sq1000 d64 keep:1x1x1000 dropout=0.1"},

@@ -146,6 +146,8 @@ std::vector<Case> all_cases(const Caps& caps) {
   add("bwd f32 hq2 sq1000 d64 spans=2:1x1");
   add("fwd f32 hq2 sq1000 d64 blocks=64x64:4+2:1x1");
   add("fwd f16 hq2 sq1000 d64 blocks=64x64:4+2:1x1");
+  add("bwd f32 b2 hq2 sq1000 d64 q_gapped=1500 kv_gapped=1500");
+  add("fwd f16 b2 hq2 sq1000 d64 q_gapped=1500 kv_gapped=1500");
   add("bwd f32 hq2 sq1000 d64 table=169:u8:1 grads=qkvi");
   add("bwd f16 hq2 sq1000 d64 table=32:i32:1 grads=qkvi");
   add("bwd f16 hq2 sq1000 d64 spans=1:1x1 causal_top_left");
