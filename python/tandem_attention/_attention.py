@@ -33,6 +33,7 @@ from ._problem import (
     Layout,
     make_problem,
     output_shapes,
+    places,
 )
 
 
@@ -194,18 +195,16 @@ def _device_name(arrays: _Arrays) -> str:
 def _split_arrays(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays among the options, by the C API's names, and the others for make_options().
 
-    Offsets are the lengths of packed tensors: both go to args.lengths_*.
+    Cumulative offsets are the lengths of packed tensors, and go to args.lengths_*. Beside lengths,
+    offsets are args.offsets_*.
     """
     words: dict[str, Any] = {**options}
     inputs = {name: words.pop(name, None) for name in INPUTS[3:]}
     inputs["blocks"], inputs["block_bits"] = parts_of(words.pop("block_mask", None))
     for side in ("q", "kv"):
-        offsets = words.pop(f"offsets_{side}", None)
-        if offsets is not None:
-            if inputs[f"lengths_{side}"] is not None:
-                raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
-            inputs[f"lengths_{side}"] = offsets
+        offsets, lengths = inputs[f"offsets_{side}"], inputs[f"lengths_{side}"]
         words[f"packed_{side}"] = offsets is not None
+        inputs[f"lengths_{side}"], inputs[f"offsets_{side}"] = places(lengths, offsets)
     return inputs, words
 
 
@@ -308,6 +307,8 @@ def attention(
         sink: f32 [Hq] or [a divisor of B, Hq], one more score in each row's sum.
         lengths_q, lengths_kv: int32 [B], how many rows of each batch entry are there.
         offsets_q, offsets_kv: int32 [B + 1], cumulative from 0: q (k, v) is packed, [Hq, total, D].
+            Beside lengths int32 [B]: entry b has the rows from offsets[b] to offsets[b] +
+            lengths[b], in any order and with gaps, which are neither used nor written.
         max_seq_q, max_seq_kv: the longest sequence of packed tensors; 0 means the total.
         scale: 1 / sqrt(D) by default.
         causal: True, "top_left" or "bottom_right": key j is seen up to i + off.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _core
 from ._errors import InvalidArgumentError, UnsupportedError
@@ -14,7 +14,7 @@ FORWARD, BACKWARD = 1, 2
 F32, F16, BF16, BOOL8 = 1, 2, 3, 4
 INDEX_DTYPES = {"uint8": 5, "uint16": 6, "int32": 7}
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
-FULL, PADDED, PACKED = 0, 1, 2
+FULL, PADDED, PACKED, GAPPED = 0, 1, 2, 3
 
 #: Gradients by the name of their input, as bits of TANDEM_GRAD_*.
 GRADIENTS = {
@@ -32,7 +32,7 @@ GRADIENTS = {
 #: What a forward reads.
 INPUTS = (
     "q", "k", "v", "bias", "keep", "spans", "blocks", "block_bits", "bias_table", "bias_index",
-    "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
+    "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv", "offsets_q", "offsets_kv",
 )  # fmt: skip
 
 #: The order of a call's buffers, that of tandem_args. It has the workspace.
@@ -84,6 +84,14 @@ def _vector(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -> No
         if size > 1 and stride != dense:
             raise InvalidArgumentError(f"{name} is not contiguous")
         dense *= size
+
+
+def places(lengths: Any, offsets: Any) -> tuple[Any, Any]:
+    """args.lengths_* and args.offsets_* of what a caller gives by these names.
+
+    Offsets alone are cumulative, which the C API takes as lengths.
+    """
+    return (offsets, None) if lengths is None else (lengths, offsets)
 
 
 def refuse_no_whole_numbers(name: str, dtype: str) -> None:
@@ -211,6 +219,14 @@ def sizes_of(layouts: dict[str, Layout], options: Options) -> Sizes:
     batches: dict[str, int] = {}
     for side, size, packed in (("q", q[0], options.packed_q), ("kv", k[0], options.packed_kv)):
         if packed:
+            offsets = layouts.get(f"offsets_{side}")
+            if offsets is not None:  # beside lengths
+                if len(offsets.shape) != 1:
+                    raise InvalidArgumentError(
+                        f"offsets_{side} has one dimension, [B], beside lengths_{side}"
+                    )
+                batches[side] = offsets.shape[0]
+                continue
             offsets = layouts.get(f"lengths_{side}")
             if offsets is None:
                 raise InvalidArgumentError(f"a packed {side} needs offsets_{side}")
@@ -335,11 +351,15 @@ def make_problem(
         raise InvalidArgumentError("tau and normalizer='elastic' go together")
     for side, packed in (("q", options.packed_q), ("kv", options.packed_kv)):
         lengths = layouts.get(f"lengths_{side}")
+        offsets = layouts.get(f"offsets_{side}")
+        if offsets is not None:
+            _vector(f"offsets_{side}", offsets, (sizes.batch,), "int32")
         if lengths is not None:
-            count = sizes.batch + 1 if packed else sizes.batch
-            word = "offsets" if packed else "lengths"
-            _vector(f"{word}_{side}", lengths, (count,), "int32")
-            setattr(p, f"lengths_{side}", PACKED if packed else PADDED)
+            cumulative = packed and offsets is None
+            word = "offsets" if cumulative else "lengths"
+            _vector(f"{word}_{side}", lengths, (sizes.batch + cumulative,), "int32")
+            kind = PADDED if not packed else PACKED if cumulative else GAPPED
+            setattr(p, f"lengths_{side}", kind)
     if "lse" in layouts:
         _vector("lse", layouts["lse"], sizes.lse, "float32")
     if "d_lse" in layouts:

@@ -303,7 +303,7 @@ def test_refusals(device: str) -> None:
     fails(bad, "normalizer is", q, k, v, normalizer="linear")
     fails(bad, "layout is", q, k, v, layout="sbhd")
     fails(bad, "diagonal", q, k, v, causal="left")
-    fails(bad, "exclude each other", q, k, v, lengths_q=normal(2), offsets_q=normal(3))
+    fails(bad, "q has 4 dimensions", q, k, v, lengths_q=normal(2), offsets_q=normal(3))
     fails(bad, "a str, which", "q", k, v)
     fails(bad, "a list, which", q, k, v, bias=[1.0])
     fails(bad, "dropout", q, k, v, dropout=1.5)

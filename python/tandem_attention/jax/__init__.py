@@ -27,6 +27,7 @@ from .._problem import (
     Layout,
     make_problem,
     output_shapes,
+    places,
     refuse_no_whole_numbers,
 )
 
@@ -158,7 +159,9 @@ def attention(
         dist_bias: [Hq, W].
         slope, tau, sink: [Hq]; slope and sink also [B or a divisor of it, Hq].
         lengths_q, lengths_kv: [B], rows of each batch entry that are there.
-        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
+        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D]. Beside
+            lengths [B]: entry b has the rows from offsets[b] to offsets[b] + lengths[b], in any
+            order and with gaps, which are neither used nor written.
         return_lse: also return lse.
         options: static values: the other arguments of tandem_attention.attention() that say what
             is computed, but dropout, which is refused, because its seed is a number of the host.
@@ -220,9 +223,6 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     if options.get("dropout"):
         raise UnsupportedError("dropout is not there for JAX: its seed is a number of the host")
     offsets_q, offsets_kv = given.get("offsets_q"), given.get("offsets_kv")
-    for side in ("q", "kv"):
-        if given.get(f"lengths_{side}") is not None and given.get(f"offsets_{side}") is not None:
-            raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
     opts = make_options(packed_q=offsets_q is not None, packed_kv=offsets_kv is not None, **options)
     k = given["k"]
     keys = opts.seq_kv if opts.packed_kv and opts.seq_kv else k.shape[-3 if opts.bshd else -2]
@@ -280,8 +280,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     def cast(x: Any, dtype: Any) -> Any:
         return None if x is None else jnp.asarray(x, dtype)
 
-    def whole(side: str) -> Any:
-        name = f"lengths_{side}" if given.get(f"offsets_{side}") is None else f"offsets_{side}"
+    def whole(name: str) -> Any:
         if given.get(name) is None:
             return None
         x = jnp.asarray(given[name])
@@ -299,7 +298,8 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
             n: cast(given.get(n), jnp.float32)
             for n in ("bias_table", "dist_bias", "slope", "tau", "sink")
         },
-        "lengths_q": whole("q"),
-        "lengths_kv": whole("kv"),
     }
+    for side in ("q", "kv"):
+        lengths, offsets = whole(f"lengths_{side}"), whole(f"offsets_{side}")
+        every[f"lengths_{side}"], every[f"offsets_{side}"] = places(lengths, offsets)
     return opts, {n: jnp.asarray(every[n]) for n in INPUTS if every[n] is not None}

@@ -26,6 +26,7 @@ from .._problem import (
     FORWARD,
     GRADIENTS,
     make_problem,
+    places,
 )
 from . import _kernels, _ops
 from ._kernels import Inputs
@@ -195,6 +196,18 @@ def _integers(name: str, t: Tensor | None) -> Tensor | None:
     return t.to(torch.int32).contiguous()
 
 
+def _places(
+    lengths_q: Tensor | None,
+    lengths_kv: Tensor | None,
+    offsets_q: Tensor | None,
+    offsets_kv: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """The last four of Inputs."""
+    q = places(_integers("lengths_q", lengths_q), _integers("offsets_q", offsets_q))
+    kv = places(_integers("lengths_kv", lengths_kv), _integers("offsets_kv", offsets_kv))
+    return q[0], kv[0], q[1], kv[1]
+
+
 def _spans(t: Tensor | None) -> Tensor | None:
     """As int32. Numbers beyond that are beyond every sequence, as the largest ones of int32 are."""
     if t is None or not isinstance(t, Tensor):
@@ -321,7 +334,10 @@ def attention(
         tau: [Hq], of elastic softmax. Differentiable.
         sink: [Hq] or [B or a divisor of it, Hq], one more score in each row's sum. Differentiable.
         lengths_q, lengths_kv: [B], whole numbers: rows of each batch entry that are there.
-        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
+        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D]. Beside
+            lengths [B]: entry b has the rows from offsets[b] to offsets[b] + lengths[b], in any
+            order and with gaps, which are neither used nor written: in o and in gradients they
+            hold any values.
         max_seq_q, max_seq_kv: the longest packed sequence; 0 means the total number of rows.
         scale: 1 / sqrt(D) by default.
         causal: True, "top_left" or "bottom_right".
@@ -360,10 +376,6 @@ def attention(
         allow_tf32 = (
             kind == "cuda" and q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
         )
-    if offsets_q is not None and lengths_q is not None:
-        raise InvalidArgumentError("lengths_q and offsets_q exclude each other")
-    if offsets_kv is not None and lengths_kv is not None:
-        raise InvalidArgumentError("lengths_kv and offsets_kv exclude each other")
     # As numbers, since a tensor as part of a key would count by its identity, not its value.
     if scale is not None and type(scale) is not float:
         scale = _number("scale", scale)
@@ -392,10 +404,7 @@ def attention(
         q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table),
         _index(bias_index),
         _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
-        _integers("lengths_q", lengths_q) if offsets_q is None
-        else _integers("offsets_q", offsets_q),
-        _integers("lengths_kv", lengths_kv) if offsets_kv is None
-        else _integers("offsets_kv", offsets_kv),
+        *_places(lengths_q, lengths_kv, offsets_q, offsets_kv),
     )  # fmt: skip
     optional = _kernels.has_optional(inputs)
     if forward_ad._current_level >= 0:

@@ -49,6 +49,8 @@ class Inputs(NamedTuple):
     sink: Tensor | None = None
     lengths_q: Tensor | None = None
     lengths_kv: Tensor | None = None
+    offsets_q: Tensor | None = None  # beside lengths alone
+    offsets_kv: Tensor | None = None
 
 
 _NAMES = Inputs._fields
@@ -61,7 +63,7 @@ _sources = operator.itemgetter(*PLACES)
 def has_optional(inputs: Inputs) -> bool:
     """Whether there is more than q, k and v. Written out: each call asks."""
     (_, _, _, bias, keep, spans, blocks, _, bias_table, bias_index, dist_bias, slope, tau, sink,
-     lengths_q, lengths_kv) = inputs  # fmt: skip
+     lengths_q, lengths_kv, _, _) = inputs  # fmt: skip
     return not (
         bias is None and keep is None and spans is None and blocks is None and bias_table is None
         and bias_index is None and dist_bias is None and slope is None and tau is None
@@ -134,12 +136,14 @@ def ordered_empty(like: Tensor, width: int) -> Tensor:
     return like.new_empty((*like.shape[:-1], width))
 
 
-def lse_shape(q: Tensor, options: Options, lengths_q: Tensor | None) -> tuple[int, ...]:
-    """[B, Hq, Sq], without a look at the other inputs."""
+def lse_shape(inputs: Inputs, options: Options) -> tuple[int, ...]:
+    """[B, Hq, Sq], without a look at keys and values."""
+    q, lengths_q = inputs.q, inputs.lengths_q
     head, row = (q.dim() - 2, q.dim() - 3) if options.bshd else (q.dim() - 3, q.dim() - 2)
     if options.packed_q:
         assert lengths_q is not None
-        return lengths_q.shape[0] - 1, q.shape[head], options.seq_q or q.shape[row]
+        batch = lengths_q.shape[0] - (inputs.offsets_q is None)
+        return batch, q.shape[head], options.seq_q or q.shape[row]
     return q.shape[0], q.shape[head], q.shape[row]
 
 
@@ -156,7 +160,7 @@ class Call:
         self.alignment = plan.workspace_alignment
         self.like_q = _is_like(inputs.q, inputs.v.shape[-1])
         # Of one element, in lse's shape: torch makes a tensor like another faster than of a shape.
-        shape = lse_shape(inputs.q, options, inputs.lengths_q)
+        shape = lse_shape(inputs, options)
         self.lse = torch.empty(1, dtype=torch.float32, device=inputs.q.device).expand(shape)
         self.outputs: tuple[tuple[int, bool], ...] = ()
 
@@ -223,7 +227,7 @@ def _first_forward(key: object, inputs: Inputs, options: Options, max_logit: Ten
     sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
     q = inputs.q
     o = ordered_empty(q, inputs.v.shape[-1])
-    lse = q.new_empty(lse_shape(q, options, inputs.lengths_q), dtype=torch.float32)
+    lse = q.new_empty(lse_shape(inputs, options), dtype=torch.float32)
     more = {"o": o, "lse": lse}
     if max_logit is not None:
         more["max_logit"] = max_logit

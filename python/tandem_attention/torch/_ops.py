@@ -63,7 +63,7 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
     inputs, _, options = _split(args)
     q = inputs.q
     o = _kernels.ordered_empty(q, inputs.v.shape[-1])
-    shape = _kernels.lse_shape(q, options, inputs.lengths_q)
+    shape = _kernels.lse_shape(inputs, options)
     return o, q.new_empty(shape, dtype=torch.float32)
 
 
@@ -71,7 +71,7 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
 def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
     inputs, rng, options = _split(args)
-    shape = _kernels.lse_shape(inputs.q, options, inputs.lengths_q)[:2]
+    shape = _kernels.lse_shape(inputs, options)[:2]
     largest = inputs.q.new_full(shape, -math.inf, dtype=torch.float32)
     made = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng), largest)
     return *made, largest
@@ -81,7 +81,7 @@ def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     inputs, _, options = _split(args)
     q = inputs.q
-    shape = _kernels.lse_shape(q, options, inputs.lengths_q)
+    shape = _kernels.lse_shape(inputs, options)
     lse, largest = (q.new_empty(s, dtype=torch.float32) for s in (shape, shape[:2]))
     return _kernels.ordered_empty(q, inputs.v.shape[-1]), lse, largest
 
