@@ -317,6 +317,11 @@ typedef struct tandem_problem {
   /* Forward of softmax: batch entries of args.max_logit, the largest logit of each head: 0 for off,
    * or a divisor of B. Batch entry b raises entry b / (B / max_logit_batch). */
   int64_t max_logit_batch;
+  /* The most bytes that the plan's workspace may have; 0: the planner's choice. The plan does
+   * without what else it would keep there, or another path computes it; where no plan has so few,
+   * the status is WORKSPACE and the message says how many the smallest has
+   * (tandem_least_workspace()). Another plan has other bits. */
+  uint64_t workspace_limit;
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -383,6 +388,13 @@ typedef struct tandem_plan_info {
   double estimated_ms;
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
+
+/* The smallest workspace that a plan of problem can have on this device, in bytes, whatever its
+ * workspace_limit is: with this limit it has a plan, with one byte less it has none. 0: it has a
+ * plan without a workspace, by a limit of 1. The status is what tandem_plan_create() would return,
+ * but makes no pipelines. */
+TANDEM_API tandem_status tandem_least_workspace(const tandem_device* device,
+                                                const tandem_problem* problem, uint64_t* bytes);
 
 /* Every candidate path, one a line, with its tiles or the reason for its refusal, and with an
  * estimate of its time where times of the device are known. Sizes as tandem_device_describe(). An

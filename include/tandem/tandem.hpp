@@ -127,6 +127,11 @@ class Device {
   std::string describe() const {
     return detail::text([&](char* s, size_t n) { return tandem_device_describe(get(), s, n); });
   }
+  uint64_t least_workspace(const tandem_problem& problem, tandem_status& status) const noexcept {
+    uint64_t bytes = 0;
+    status = tandem_least_workspace(get(), &problem, &bytes);
+    return bytes;
+  }
   std::string explain(const tandem_problem& problem) const {
     return detail::text([&](char* s, size_t n) { return tandem_explain(get(), &problem, s, n); });
   }
@@ -143,6 +148,12 @@ class Device {
     const tandem_device_info result = info(status);
     check(status);
     return result;
+  }
+  uint64_t least_workspace(const tandem_problem& problem) const {
+    tandem_status status;
+    const uint64_t bytes = least_workspace(problem, status);
+    check(status);
+    return bytes;
   }
   std::vector<uint8_t> cache() const {
     tandem_status status;

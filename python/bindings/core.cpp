@@ -192,7 +192,9 @@ NB_MODULE(_core, m) {
       FIELD(block_q) FIELD(block_kv) FIELD(block_width)
       FIELD(block_bits) FIELD(block_batch) FIELD(block_heads)
       FIELD(slopes_batch) FIELD(sinks_batch)
-      FIELD(bias_table_size) FIELD(bias_index_batch) FIELD(bias_index_dtype) FIELD(d_lse) FIELD(max_logit_batch)
+      FIELD(bias_table_size) FIELD(bias_index_batch) FIELD(bias_index_dtype) FIELD(d_lse)
+      FIELD(max_logit_batch)
+      FIELD(workspace_limit)
       FIELD(lengths_q) FIELD(lengths_kv) FIELD(total_q) FIELD(total_kv);
   // clang-format on
 #undef FIELD

@@ -322,6 +322,7 @@ def attention(
         layout: "bhsd", or "bshd" for tensors [B, S, H, D] (packed: [total, H, D]).
         deterministic: the same bits run after run; costs speed on some paths.
         allow_tf32: f32 products may round their operands to TF32.
+        workspace_limit: most bytes of workspace; 0: the planner's choice.
         out: an array for o; else a new one of q's framework.
         return_lse: also return lse, f32 [B, Hq, Sq].
         return_max_logit: also return the largest score of a visible key of each head, before any

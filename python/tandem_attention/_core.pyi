@@ -46,6 +46,7 @@ class Problem:
     bias_table_size: int
     d_lse: int
     max_logit_batch: int
+    workspace_limit: int
     bias_index_batch: int
     bias_index_dtype: int
     lengths_q: int

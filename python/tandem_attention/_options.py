@@ -54,6 +54,7 @@ class StaticOptions(TypedDict, total=False):
     max_seq_kv: int
     deterministic: bool
     allow_tf32: bool
+    workspace_limit: int
 
 
 class OptionalArrays(TypedDict, total=False):
@@ -99,6 +100,7 @@ class Options(NamedTuple):
     seq_q: int = 0  # the longest sequence, of packed tensors
     seq_kv: int = 0
     bshd: bool = False  # the order of dimensions in memory: B S H D; else B H S D
+    workspace_limit: int = 0  # bytes
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -143,6 +145,13 @@ def _scale(value: float) -> float:
     return as_float
 
 
+def _bytes(name: str, value: Any) -> int:
+    size = whole_number(name, value)
+    if not 0 <= size < 1 << 64:
+        raise InvalidArgumentError(f"{name} is {size}, must be 0 to 2^64 - 1 bytes")
+    return size
+
+
 def _choice(name: str, words: dict[str, int], value: Any) -> int:
     """The number of a word."""
     try:
@@ -166,6 +175,7 @@ def make_options(
     alpha: float = 1.5,
     deterministic: bool = False,
     allow_tf32: bool = False,
+    workspace_limit: int = 0,
     layout: Order = "bhsd",
     packed_q: bool = False,
     packed_kv: bool = False,
@@ -195,6 +205,7 @@ def make_options(
         seq_q=whole_number("max_seq_q", max_seq_q),
         seq_kv=whole_number("max_seq_kv", max_seq_kv),
         bshd=bool(order),
+        workspace_limit=_bytes("workspace_limit", workspace_limit),
     )
 
 

@@ -282,6 +282,7 @@ def make_problem(
     p.align = options.align
     p.window_left, p.window_right = options.window_left, options.window_right
     p.softcap, p.dropout, p.flags = options.softcap, options.dropout, options.flags
+    p.workspace_limit = options.workspace_limit
     p.normalizer, p.entmax_alpha = options.normalizer, options.alpha
 
     p.contiguous(_dtype_of("q", layouts["q"]))

@@ -524,6 +524,18 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
   });
 }
 
+tandem_status tandem_least_workspace(const tandem_device* device, const tandem_problem* problem,
+                                     uint64_t* bytes) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
+    TANDEM_TRY(check_not_null("bytes", bytes));
+    Problem checked;
+    TANDEM_TRY(make_problem(problem, &checked));
+    return find_least_workspace(checked, device->device->caps(), bytes);
+  });
+}
+
 size_t tandem_explain(const tandem_device* device, const tandem_problem* problem, char* out,
                       size_t capacity) {
   size_t size = 0;

@@ -55,6 +55,14 @@ inline bool parse_number(const char* first, const char* last, int64_t* value) {
   return true;
 }
 
+inline bool parse_number(const char* first, const char* last, uint64_t* value) {
+  uint64_t read = 0;
+  const std::from_chars_result r = std::from_chars(first, last, read);
+  if (r.ec != std::errc() || r.ptr != last) return false;
+  *value = read;
+  return true;
+}
+
 inline bool parse_number(const char* first, const char* last, float* value) {
   const bool negative = first != last && *first == '-';
   if (first != last && (*first == '-' || *first == '+')) ++first;

@@ -8,6 +8,7 @@
 #include "planner.h"
 #include "problem/mask_map.h"
 #include "problem/table.h"
+#include "thrift.h"
 
 namespace tandem {
 
@@ -144,8 +145,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
   }
   launch.members = e.members;
   if (stem == Stem::fwd)
-    launch.splits = key_splits(launch, e);
-  else if (gpu && caps.max_invocations >= uint32_t(kLineGroup))
+    launch.splits = thrifty_splits(p, key_splits(launch, e));
+  else if (gpu && caps.max_invocations >= uint32_t(kLineGroup) && !saves(p, Saving::partial_sums))
     launch.splits = sum_splits(launch, e);
   const int64_t shares = launch.splits;  // workgroups in place of one
   if (stem == Stem::bwd_dkv_dist && fuses_dist(p)) {

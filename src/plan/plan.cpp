@@ -8,17 +8,21 @@
 #include "cost/cost.h"
 #include "kernels/kernel_rows.h"
 #include "planner.h"
+#include "thrift.h"
 
 namespace tandem {
 namespace {
+
+String path_name(int n) { return String(backend_name(kPaths[n].backend)) + "." + kPaths[n].name; }
 
 constexpr MakePlanner kPlanners[] = {
 #define TANDEM_PATH(backend, name, what) make_##backend##_##name,
 #include "kernels/paths.inc"
 };
 
-// Fills in plan if the path takes the problem; otherwise adds to its refusals.
-bool try_path(int n, const Caps& caps, Plan* plan) {
+// Makes the plan of a path for plan->problem, whatever its workspace; otherwise adds to its
+// refusals.
+bool try_savings(int n, const Caps& caps, Plan* plan) {
   const std::unique_ptr<PathPlanner> path = kPlanners[n](kPaths[n], plan->problem, caps);
   const Refuse refuse = [&](const String& who, const String& why) {
     plan->refusals.push_back({who, why});
@@ -53,9 +57,44 @@ bool try_path(int n, const Caps& caps, Plan* plan) {
   return false;
 }
 
-// Replaces a plan by that of a later path than `first` that surely is faster.
-void rank_later_paths(int first, const Caps& caps, Plan* plan) {
-  const Problem problem = plan->problem;
+// Fills in plan if the path takes the problem within its limit of the workspace; otherwise adds to
+// its refusals.
+bool try_path(int n, const Caps& caps, Plan* plan) {
+  Plan made = *plan;
+  if (!try_savings(n, caps, &made)) {
+    plan->refusals = std::move(made.refusals);
+    return false;
+  }
+  const uint64_t limit = plan->problem.workspace_limit;
+  uint64_t least = made.workspace_size;
+  Problem thrifty = plan->problem;
+  while (limit > 0 && made.workspace_size > limit) {
+    const Launch* fwd = made.find(Stem::fwd);
+    if (!save_more(fwd ? fwd->splits : 1, &thrifty)) break;
+    Plan next = *plan;
+    next.problem = thrifty;
+    if (!try_savings(n, caps, &next)) continue;  // what is left is no plan; a later saving may be
+    made = std::move(next);
+    least = std::min(least, made.workspace_size);
+  }
+  if (limit > 0 && least < plan->least_workspace) {
+    plan->least_workspace = least;
+    plan->least_path = path_name(n);
+  }
+  made.least_workspace = plan->least_workspace;
+  made.least_path = plan->least_path;
+  if (limit > 0 && made.workspace_size > limit) {
+    plan->refusals.push_back(
+        {path_name(n), text("its workspace has %llu bytes or more, the limit is %llu",
+                            (unsigned long long)least, (unsigned long long)limit)});
+    return false;
+  }
+  *plan = std::move(made);
+  return true;
+}
+
+// Replaces a plan for `problem` by that of a later path than `first` that surely is faster.
+void rank_later_paths(const Problem& problem, int first, const Caps& caps, Plan* plan) {
   if (!may_rank(problem, caps)) return;
   Estimate taken = estimate(*plan, caps);
   for (int n = first + 1; n < kPathCount && taken.inside; ++n) {
@@ -91,6 +130,16 @@ bool takes_sinks_of_rows(const Problem& p, const Caps& caps) {
 
 }  // namespace
 
+Status find_least_workspace(const Problem& problem, const Caps& caps, uint64_t* bytes) {
+  Problem limited = problem;
+  limited.workspace_limit = 1;  // no array is that small
+  Plan plan;
+  const Status status = make_plan(limited, caps, &plan);
+  if (!status.ok() && status.code() != TANDEM_ERROR_WORKSPACE) return status;
+  *bytes = status.ok() ? plan.workspace_size : plan.least_workspace;
+  return Status();
+}
+
 bool is_disabled(const Caps& caps, const String& name) {
   return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
 }
@@ -107,11 +156,18 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
           ? problem
           : problem.with_heads_as_rows(takes_sinks_of_rows(problem, caps)).with_dense_bias();
   plan->backend = caps.backend;
+  const Problem whole = plan->problem;
   for (int n = 0; n < kPathCount; ++n)
     if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) {
-      rank_later_paths(n, caps, plan);
+      rank_later_paths(whole, n, caps, plan);
       return Status();
     }
+  if (plan->least_workspace != UINT64_MAX)
+    return fail(TANDEM_ERROR_WORKSPACE,
+                "problem.workspace_limit is %llu; the smallest workspace of this problem here has "
+                "%llu bytes (%s)",
+                (unsigned long long)problem.workspace_limit,
+                (unsigned long long)plan->least_workspace, plan->least_path.c_str());
   String message = text("no %s path takes this problem:", backend_name(caps.backend));
   for (const Refusal& r : plan->refusals) message += " " + r.candidate + ": " + r.reason + ";";
   message.pop_back();

@@ -55,6 +55,9 @@ struct Plan {
     return own ? *own : kNone;
   }
   Vec<Refusal> refusals;  // candidates that were tried and not taken
+  // With a limit of the workspace: the least that a plan which was tried needs, and its path.
+  uint64_t least_workspace = UINT64_MAX;
+  String least_path;
   String name() const;
   // A tile of its tiled kernels, if possible one with matrices; br = bc = 0: there is none.
   Tile tile() const;
@@ -87,8 +90,13 @@ struct Piece {
 Vec<Piece> pieces_of(const Plan& plan);
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the
-// refusals.
+// refusals. WORKSPACE where paths are left, but none within the problem's limit of the workspace;
+// *plan then holds the least that is possible.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);
+
+// The smallest workspace of a plan for the problem, whatever its limit: a plan within this one
+// exists, and none within less.
+Status find_least_workspace(const Problem& problem, const Caps& caps, uint64_t* bytes);
 
 // The text of tandem_explain().
 String explain(const Problem& problem, const Caps& caps);

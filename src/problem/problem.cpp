@@ -615,6 +615,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.splits = int(given->splits);
   TANDEM_TRY(check_size("cores", given->cores, tile_limit));
   p.cores = int(given->cores);
+  p.workspace_limit = given->workspace_limit;
   if (given->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved is %u, must be 0",
                 given->reserved);

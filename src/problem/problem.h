@@ -73,6 +73,11 @@ struct Problem {
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses
   int cores = 0;                     // the most SMs that planning counts with; 0: all
+  // The most bytes of the workspace; 0: any number. savings and most_splits are the planner's: what
+  // a plan within the limit does without (plan/thrift.h); most_splits 0: no limit.
+  uint64_t workspace_limit = 0;
+  uint32_t savings = 0;
+  int most_splits = 0;
 
   Normalizer normalizer = Normalizer::softmax;
   float alpha = 0;  // of entmax

@@ -401,6 +401,7 @@ String print_problem(const tandem_problem& p) {
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
   if (p.cores) s += text(" cores=%u", p.cores);
+  if (p.workspace_limit) s += text(" workspace=%llu", (unsigned long long)p.workspace_limit);
   for (const NumberWord& n : kNumbers)
     if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
       s += text(" %s=%u", n.name, p.*n.member);
@@ -485,6 +486,9 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       if (!parse_word(rest, &p.splits)) return bad("wants a number");
     } else if (starts(word, "cores=", &rest)) {
       if (!parse_word(rest, &p.cores)) return bad("wants a number");
+    } else if (starts(word, "workspace=", &rest)) {
+      if (!parse_number(rest, rest + std::strlen(rest), &p.workspace_limit))
+        return bad("wants a number of bytes");
     } else if (const int extra = parse_extra(word, &p, &rest)) {
       if (extra < 0) return bad(rest);
     } else {

@@ -407,6 +407,7 @@ TEST_CASE("null and short pointers at every entry point") {
   tandem_device_options bare = TANDEM_DEVICE_OPTIONS_INIT;
   bare.disable = "simd";
   char blob[256] = {};
+  uint64_t bytes = 77;
 
   const struct {
     const char* what;
@@ -455,6 +456,10 @@ TEST_CASE("null and short pointers at every entry point") {
       {"plan_get_info info", [&] { return tandem_plan_get_info(made, nullptr); }, kArgument,
        "info"},
       {"plan_get_info short", [&] { return tandem_plan_get_info(made, &plan_info); }, kStruct, "8"},
+      {"least_workspace device", [&] { return tandem_least_workspace(nullptr, &problem, &bytes); },
+       kArgument, "device"},
+      {"least_workspace bytes",
+       [&] { return tandem_least_workspace(cpu.device, &problem, nullptr); }, kArgument, "bytes"},
       {"kernel_get info", [&] { return tandem_kernel_get(0, nullptr); }, kArgument, "info"},
       {"kernel_get short", [&] { return tandem_kernel_get(0, &kernel_info); }, kStruct, "4"},
       {"execute plan", [&] { return tandem_execute(nullptr, {0}, &args); }, kArgument, "plan"},
@@ -475,6 +480,7 @@ TEST_CASE("null and short pointers at every entry point") {
   CHECK(device == untouched<tandem_device>());
   CHECK(plan == untouched<tandem_plan>());
   CHECK(size == 77);
+  CHECK(bytes == 77);
   CHECK(device_info.shared_bytes == 9);
   CHECK(device_info.name[0] == 'y');
   CHECK(plan_info.kernel_count == 1234);

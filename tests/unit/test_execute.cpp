@@ -369,3 +369,29 @@ TEST_CASE("one plan, many threads, each with its own workspace: the same bits") 
                       (memories[0].d_k.size() - 2 * kSlack) * 4) == 0);
   }
 }
+
+TEST_CASE("a limit of the workspace, and the least that is possible") {
+  CpuDevice cpu;
+  tandem_problem problem = good_problem();
+  uint64_t least = 0;
+  REQUIRE(tandem_least_workspace(cpu.device, &problem, &least) == TANDEM_OK);
+  CHECK(least == PlanOf(cpu.device, problem).info.workspace_size);
+  REQUIRE(least > 1);
+  problem.workspace_limit = least;
+  CHECK(PlanOf(cpu.device, problem).info.workspace_size == least);
+  problem.workspace_limit = least - 1;
+  tandem_plan* plan = nullptr;
+  CHECK(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_ERROR_WORKSPACE);
+  CHECK(plan == nullptr);
+  const std::string message = tandem_last_message();
+  CHECK_MESSAGE(message.find(std::to_string(least) + " bytes") != std::string::npos, message);
+  // The limit of the problem that is asked about has no part in the answer.
+  uint64_t again = 0;
+  CHECK(tandem_least_workspace(cpu.device, &problem, &again) == TANDEM_OK);
+  CHECK(again == least);
+  problem.direction = TANDEM_FORWARD;
+  CHECK(tandem_least_workspace(cpu.device, &problem, &again) == TANDEM_OK);
+  CHECK(again == 0);
+  problem.head_dim = 0;
+  CHECK(tandem_least_workspace(cpu.device, &problem, &again) == TANDEM_ERROR_INVALID_ARGUMENT);
+}

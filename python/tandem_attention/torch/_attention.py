@@ -149,6 +149,7 @@ def _options(
     layout: Order,
     deterministic: bool,
     allow_tf32: bool,
+    workspace_limit: int,
     packed_q: bool,
     packed_kv: bool,
     max_seq_q: int,
@@ -157,8 +158,8 @@ def _options(
     return make_options(
         scale=scale, causal=causal, align=align, window=window, softcap=softcap, dropout=dropout,
         normalizer=normalizer, alpha=alpha, layout=layout, deterministic=deterministic,
-        allow_tf32=allow_tf32, packed_q=packed_q, packed_kv=packed_kv, max_seq_q=max_seq_q,
-        max_seq_kv=max_seq_kv,
+        allow_tf32=allow_tf32, workspace_limit=workspace_limit, packed_q=packed_q,
+        packed_kv=packed_kv, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv,
     )  # fmt: skip
 
 
@@ -302,6 +303,7 @@ def attention(
     layout: Order = "bhsd",
     deterministic: bool | None = None,
     allow_tf32: bool | None = None,
+    workspace_limit: int = 0,
     seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
@@ -350,6 +352,7 @@ def attention(
         layout: "bhsd" or "bshd" (packed: [total, H, D]).
         deterministic: by default torch.are_deterministic_algorithms_enabled().
         allow_tf32: by default torch.backends.cuda.matmul.allow_tf32.
+        workspace_limit: most bytes of workspace of a kernel call; 0: the planner's choice.
         seed, offset: of dropout, whole numbers; by default drawn from torch's CPU generator, which
             torch.manual_seed() sets and checkpointing restores.
         return_lse: also return lse.
@@ -392,7 +395,8 @@ def attention(
     compiling = torch.compiler.is_compiling()
     options = (_options if compiling else _known_options)(
         scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
-        allow_tf32, offsets_q is not None, offsets_kv is not None, max_seq_q, max_seq_kv,
+        allow_tf32, workspace_limit, offsets_q is not None, offsets_kv is not None, max_seq_q,
+        max_seq_kv,
     )  # fmt: skip
     if bias is not None or keep is not None:
         keys = k.shape[-3 if options.bshd else -2]

@@ -10,6 +10,7 @@
 
 #include "heuristics.h"
 #include "plan/quirks.h"
+#include "plan/thrift.h"
 #include "tiles.h"
 
 namespace tandem {
@@ -492,8 +493,8 @@ bool MatrixPlanner::sums_ds() const {
   if (!(p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == 1 &&
         p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q && !p.has_lengths()))
     return false;
-  return in_force(caps, coopmat_rule::sums_in_dq) && sums_pay(p, cores_of(caps)) &&
-         shape_.k == shape_.n;
+  return !saves(p, Saving::bias_sums) && in_force(caps, coopmat_rule::sums_in_dq) &&
+         sums_pay(p, cores_of(caps)) && shape_.k == shape_.n;
 }
 
 // How many kv heads have their dS in the workspace at a time (a chunk); 0: dS is not shared.
@@ -519,8 +520,8 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
            divides(l.tile.br) && divides(l.tile.bc);
   };
-  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || !pays || dkv.splits > 1 || !fits(dkv) ||
-      !fits(dq))
+  if (!coopmat2_ || is_disabled(caps, kDsWord) || saves(p, Saving::stored_ds) || !plain || !pays ||
+      dkv.splits > 1 || !fits(dkv) || !fits(dq))
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
                   fills * double(cores_of(caps)));
@@ -549,7 +550,7 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && p.bias.batch == 1;
   dbias.members = sums ? p.batch : 1;
-  if (caps.max_invocations >= uint32_t(kLineGroup))
+  if (caps.max_invocations >= uint32_t(kLineGroup) && !saves(p, Saving::partial_sums))
     dbias.splits = splits_of_sum(dbias.tiles * chunk_heads(p, Stem::bwd_dbias, most), dbias.members,
                                  cores_of(caps));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));

@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_rows.h"
 #include "plan/dot_tiles.h"
+#include "plan/thrift.h"
 
 namespace tandem {
 namespace {
@@ -103,6 +104,8 @@ class SimtPlanner final : public CudaPlanner {
       const String who = fixed_set_name(fwd), more = p.extras(fwd.inputs);
       if (is_disabled(caps, who))
         refuse(who, kDisabled);
+      else if (p.backward && fuses_dist(p) && saves(p, Saving::partial_sums))
+        refuse(who, "it leaves parts of d_dist_bias, which the limit of the workspace is without");
       else if (!more.empty())
         refuse(who, "this problem has " + more + ", which its kernels do without");
       else

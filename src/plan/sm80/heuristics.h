@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "plan/caps.h"
+#include "plan/thrift.h"
 #include "plan/tiles.h"
 #include "problem/problem.h"
 #include "rules.h"
@@ -122,6 +123,9 @@ inline bool sm80_takes_whole(const Problem& p, const Caps& caps) {
     return p.inputs() != 0 || p.seq_q > kFewWholeRows || !in_force(caps, sm80_rule::whole_few_rows);
   if (p.heads_q != p.heads_kv) return false;
   const Overlay& b = p.bias;
+  // The slices of a batch that shares its bias have sums of their own.
+  if (b.batch == 1 && p.batch > 1 && saves(p, Saving::partial_sums) && p.wants(TANDEM_GRAD_BIAS))
+    return false;
   return !p.wants(TANDEM_GRAD_BIAS) || (b.heads == p.heads_q && b.rows == p.seq_q);
 }
 // Whether workgroups of whole heads have a slice of the batch of one head: where all entries share

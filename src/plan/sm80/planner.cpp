@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "heuristics.h"
+#include "plan/thrift.h"
 
 namespace tandem {
 namespace {
@@ -199,7 +200,8 @@ bool Sm80Planner::choose(const Refuse& refuse) {
   }
   if (choice_ == Choice::whole) {
     choice_ = Choice::fused;
-    if (can_fuse() && choose_tiles(refuse) && (!p.deterministic || is_alone())) return true;
+    const bool sums_dq = !p.deterministic && !saves(p, Saving::d_q_accum);
+    if (can_fuse() && choose_tiles(refuse) && (sums_dq || is_alone())) return true;
   }
   if (choice_ == Choice::fused) {
     choice_ = Choice::separate;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "bwd_parts.h"
+#include "plan/thrift.h"
 
 namespace tandem {
 namespace {
@@ -51,6 +52,7 @@ BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
       tiles * heads > kPersistentTilesPerSm * cores)
     return {};
   if (p.deterministic && p.banded() && tiles > 1) return {};
+  if (saves(p, Saving::partial_sums)) return {};
   Vec<int> pairs;  // of each tile of keys of a head
   int longest = 0;
   if (cores <= 0 || p.group() * p.seq_q > kMaxPartRows) return {};
@@ -135,8 +137,9 @@ int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tile
 
 bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles) {
   return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) &&
-         sm90_with(p, sm90_kernel(p), trait::two_cta) >= 0 && !p.deterministic && p.batch >= 4 &&
-         p.batch % 2 == 0 && kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
+         !saves(p, Saving::partial_sums) && sm90_with(p, sm90_kernel(p), trait::two_cta) >= 0 &&
+         !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && kv_tiles >= 64 &&
+         !fuses_dq_postprocess(p, 0);
 }
 
 }  // namespace tandem

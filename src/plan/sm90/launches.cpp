@@ -7,6 +7,7 @@
 #include "fwd_stream_k.h"
 #include "heuristics.h"
 #include "path_planner.h"
+#include "plan/thrift.h"
 
 namespace tandem {
 
@@ -21,6 +22,7 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   launch->groups_y = 1;
   // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
   if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths()) return;
+  if (saves(p, Saving::stream_k)) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
   const FwdStreamK stream_k =

@@ -401,7 +401,10 @@ void Sm90Planner::add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents*
   // If this plan sums in a fixed order, so does the other, which then has no dQ accumulator either.
   if (any.backward && plan.unordered() == 0) any.deterministic = true;
   auto unaligned = make_host_shared<Plan>();
-  if (!make_plan(any, others, unaligned.get()).ok()) return;
+  const Status status = make_plan(any, others, unaligned.get());
+  // Then this plan is beyond the limit, too.
+  if (status.code() == TANDEM_ERROR_WORKSPACE) x->least_bytes = unaligned->least_workspace;
+  if (!status.ok()) return;
   x->least_bytes = unaligned->workspace_size;
   own->unaligned = std::move(unaligned);
 }

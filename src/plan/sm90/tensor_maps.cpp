@@ -5,6 +5,7 @@
 
 #include "base/number.h"
 #include "plan/planner.h"
+#include "plan/thrift.h"
 #include "problem/mask_map.h"
 #include "rows.h"
 #include "tiles.h"
@@ -58,6 +59,8 @@ bool packs_keep(const Problem& p) {
   if (p.bias && sm90_has(p, trait::bias_tiles)) return p.spans || (p.keep && p.keep.strides.s != 0);
   if (!p.keep || p.keep.strides.s == 0 || p.visit_all || p.seq_q * p.seq_kv < kPackedPairs)
     return false;
+  // The bytes of block lists are more.
+  if (!p.blocks && saves(p, Saving::packed_keep)) return false;
   // The rows with both are those with mask bitmaps.
   const int kernel = sm90_kernel(p);
   const uint32_t both = kHasKeep | kHasAlibi;
