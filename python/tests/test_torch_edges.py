@@ -258,3 +258,19 @@ def test_one_seed_for_different_masks_is_refused(compiled: bool) -> None:
         call("different")
     nothing = vmap(lambda a: attention(a, a, a, dropout=0.0, seed=3), randomness="different")
     assert torch.equal(nothing(q)[1], attention(q[1], q[1], q[1]))
+
+
+def test_a_workspace_limit_holds_for_forward_and_backward() -> None:
+    q, k, v = qkv(1, 2, 40, 8, grad=True)
+    least = ta.plan(q, k, v, backward=True).workspace_bytes
+    assert least > 1
+    wanted = attention(q, k, v)
+    o = attention(q, k, v, workspace_limit=least)
+    assert torch.equal(o, wanted)
+    (d_q,) = torch.autograd.grad(o, q, torch.ones_like(o))
+    assert torch.equal(d_q, torch.autograd.grad(wanted, q, torch.ones_like(o))[0])
+    o = attention(q, k, v, workspace_limit=least - 1)  # a forward on the CPU needs none
+    with pytest.raises(ta.TandemError, match=f"workspace_limit is {least - 1}.* {least} bytes"):
+        torch.autograd.grad(o, q, torch.ones_like(o))
+    with pytest.raises(InvalidArgumentError, match="workspace_limit is -1"):
+        attention(q, k, v, workspace_limit=-1)
