@@ -288,7 +288,8 @@ void Case::make_reference() {
       plain + extra_roundings(checked, plain,
                               std::max(largest(inputs.bias), largest(inputs.bias_table)),
                               largest(inputs.dist_bias), largest(inputs.slope));
-  c.truth = tandem::reference(checked, inputs, Precision::exact, threads, kScoreError);
+  c.truth = tandem::reference(checked, inputs, Precision::exact, threads,
+                              checked.dtype == TANDEM_F64 ? kScoreErrorF64 : kScoreError);
   const Reference step = tandem::reference(checked, inputs, Precision::stepwise, threads);
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(problem, role)) continue;
@@ -340,6 +341,10 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
       append(judge_lse(logical_dims(c.problem, role), c.truth.lse, outputs.lse, c.f32_roundings,
                        threshold, tf32),
              result);
+    if (role == Role::o && !outputs.lse_f64.empty())
+      append(judge_lse(logical_dims(c.problem, role), c.truth.lse, outputs.lse_f64, c.f32_roundings,
+                       threshold),
+             result);
   }
   if (!outputs.max_logit.empty())
     append(judge_lse({1, 1, c.problem.max_logit_batch, c.problem.heads_q}, c.truth.max_logit,
@@ -362,6 +367,10 @@ void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
           judge_lse(logical_dims(c.problem, role), std::vector<double>(a.lse.begin(), a.lse.end()),
                     b.lse, c.f32_roundings, threshold, tf32),
           result);
+    if (role == Role::o && !a.lse_f64.empty() && !b.lse_f64.empty())
+      append(judge_lse(logical_dims(c.problem, role), a.lse_f64, b.lse_f64, c.f32_roundings,
+                       threshold),
+             result);
   }
   if (!a.max_logit.empty())
     append(judge_lse({1, 1, c.problem.max_logit_batch, c.problem.heads_q},

@@ -23,8 +23,8 @@ struct Placed {
   bool rises = false;  // numbers that begin as minus infinity
 };
 
-// Outputs of f32 beside the tensors, by their names.
-using Numbers = std::vector<std::pair<const char*, std::vector<float>*>>;
+// The bytes of outputs beside the tensors, by their names.
+using Numbers = std::vector<std::pair<const char*, std::vector<uint8_t>*>>;
 
 class Run {
  public:
@@ -138,12 +138,11 @@ std::string execute(Session& session, const Plan& plan, const tandem_args& args,
       tensor->bytes = std::move(bytes);
     }
     for (const auto& [name, of] : numbers) {
-      std::vector<float> values(of->size());
-      run->fetch(name, values.data());
-      if (time > 0 && !values.empty() &&
-          std::memcmp(values.data(), of->data(), values.size() * sizeof(float)) != 0)
+      std::vector<uint8_t> bytes(of->size());
+      run->fetch(name, bytes.data());
+      if (time > 0 && bytes != *of)
         return std::string(name) + ": other bits in run " + std::to_string(time + 1);
-      *of = std::move(values);
+      *of = std::move(bytes);
     }
     const std::string damage = run->damage();
     if (!damage.empty()) return damage;
@@ -261,6 +260,9 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
     return run->damage();
   };
   *outputs = Outputs();
+  const bool f64 = c.problem.q.dtype == TANDEM_F64;
+  const bool want_lse = !c.options.no_lse || c.backward();
+  std::vector<uint8_t> lse(want_lse ? rows * (f64 ? sizeof(double) : sizeof(float)) : 0, 0xff);
   try {
     {
       const tandem_problem p = forward_of(c.problem);
@@ -271,17 +273,23 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       Run run(first, c.options);
       tandem_args args = TANDEM_ARGS_INIT;
       add_inputs(&run, &args, p);
-      const bool want_lse = !c.options.no_lse || c.backward();
-      outputs->lse.assign(want_lse ? rows : 0, std::numeric_limits<float>::quiet_NaN());
-      if (want_lse) args.lse = run.output("lse", rows * sizeof(float), 0);
+      if (want_lse) args.lse = run.output("lse", lse.size(), 0);
       Numbers numbers;
-      if (want_lse) numbers.emplace_back("lse", &outputs->lse);
+      if (want_lse) numbers.emplace_back("lse", &lse);
       outputs->max_logit.resize(size_t(p.max_logit_batch * p.heads_q));
-      if (!outputs->max_logit.empty()) {
-        args.max_logit = run.rising("max_logit", outputs->max_logit.size() * sizeof(float));
-        numbers.emplace_back("max_logit", &outputs->max_logit);
+      std::vector<uint8_t> max_logit(outputs->max_logit.size() * sizeof(float));
+      if (!max_logit.empty()) {
+        args.max_logit = run.rising("max_logit", max_logit.size());
+        numbers.emplace_back("max_logit", &max_logit);
       }
       result.message = go(first, plan, p, &run, args, numbers);
+      if (!max_logit.empty())
+        std::memcpy(outputs->max_logit.data(), max_logit.data(), max_logit.size());
+      outputs->lse.resize(f64 ? 0 : lse.size() / sizeof(float));
+      outputs->lse_f64.resize(f64 ? lse.size() / sizeof(double) : 0);
+      if (!lse.empty())
+        std::memcpy(f64 ? static_cast<void*>(outputs->lse_f64.data()) : outputs->lse.data(),
+                    lse.data(), lse.size());
       if (!result.message.empty()) return result;
     }
     if (c.backward()) {
@@ -290,7 +298,7 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       add_inputs(&run, &args, c.problem);
       const HostTensor& o = outputs->o;
       args.o = run.input("o", o.bytes.data(), o.bytes.size(), offset(o));
-      args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
+      args.lse = run.input("lse", lse.data(), lse.size(), 0);
       if (c.options.parts.empty()) {
         const Plan plan(session, c.problem);
         note_plan(plan, &result);

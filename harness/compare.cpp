@@ -23,8 +23,13 @@ constexpr double kVanishing = 0x1p-100;
 constexpr double kFlushed = 0x1p-118;
 
 double rounding_unit(uint32_t dtype) {
-  return dtype == TANDEM_F32 ? 0x1p-24 : dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
+  return dtype == TANDEM_F64   ? 0x1p-53
+         : dtype == TANDEM_F32 ? 0x1p-24
+         : dtype == TANDEM_F16 ? 0x1p-11
+                               : 0x1p-8;
 }
+// That of sums.
+double sum_unit(uint32_t chain) { return chain == TANDEM_F64 ? rounding_unit(chain) : kF32; }
 
 std::string number(double x) {
   char text[40];  // printf follows the locale
@@ -81,9 +86,10 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   const size_t width = size_t(x.dims.d), rows = width ? x.exact.size() / width : 0;
   b.row_error.resize(rows);
   std::vector<double> errors(rows), terms(rows), relative(rows, -1);
+  const uint32_t chain = x.chain ? x.chain : dtype;
+  const double of_sums = sum_unit(chain);
   // An f32 sum of terms that a chain stores in bf16 is no better than those.
-  const double unit = std::max(
-      {rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype), x.tf32 ? kTf32 : 0});
+  const double unit = std::max({rounding_unit(dtype), rounding_unit(chain), x.tf32 ? kTf32 : 0});
   double vanishing = kFlushed;
   // A chain in f16, and matrix kernels as well, lose weights below 2^-25: by the largest terms,
   // which suffices for rows.
@@ -92,7 +98,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
     // Sums of n terms of one sign lose n roundings in the worst case, and sqrt n as a rule.
-    const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
+    const double sums = of_sums * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
     // Each term's operand of f16 is off by up to 2^-25, however small it is.
     const double count = std::max(0.0, x.counts[row]);
     const double subnormal =
@@ -104,7 +110,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
       if (x.floor[n] == 0) continue;
-      b.element_error[n] = 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) +
+      b.element_error[n] = 4 * (unit + sums) * x.floor[n] + ulp(0, dtype) +
                            std::min(std::max(vanishing, subnormal), x.floor[n]);
       // What q and k lose on their way to TF32 comes through exp, and grows with the score, not
       // with these terms. All that round to nearest lose the same, the yardstick included.
@@ -113,7 +119,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
     if (terms[row] == 0) continue;
     ++live;
     relative[row] = errors[row] / terms[row];
-    b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row] + vanishing;
+    b.row_error[row] = ulp(largest, dtype) + f32_roundings * of_sums * terms[row] + vanishing;
     // The limit of f16 has this for the rounding of its results, and TF32 has as many bits.
     if (x.tf32) b.row_error[row] += kTf32 * largest;
   }
@@ -176,9 +182,12 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
   return j;
 }
 
-Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings, bool threshold, bool tf32,
-                    const char* name) {
+namespace {
+// least, and roundings of a score, are relative.
+template <typename T>
+Judgement judge_lse_within(const Dims& rows, const std::vector<double>& want,
+                           const std::vector<T>& got, double least, double roundings,
+                           bool threshold, const char* name) {
   Judgement j;
   j.tensor = name;
   for (size_t n = 0; n < want.size(); ++n) {
@@ -188,10 +197,7 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
     // (alpha - 1) s and its own.
     const double relative = threshold ? 1 : std::max(1.0, std::fabs(want[n]));
     const double limit =
-        std::isinf(want[n])
-            ? 0
-            : std::max(1e-5, (tf32 ? kTf32 : kF32) * f32_roundings * (threshold ? 3 : 1)) *
-                  relative;
+        std::isinf(want[n]) ? 0 : std::max(least, roundings * (threshold ? 3 : 1)) * relative;
     const double ratio = error == 0                        ? 0
                          : std::isnan(error) || limit == 0 ? kInfinity
                                                            : kRatioLimit * error / limit;
@@ -203,6 +209,20 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
     j.ok &= ratio <= kRatioLimit;
   }
   return j;
+}
+}  // namespace
+
+Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
+                    const std::vector<float>& got, double f32_roundings, bool threshold,
+                    bool tf32, const char* name) {
+  return judge_lse_within(rows, want, got, 1e-5, (tf32 ? kTf32 : kF32) * f32_roundings, threshold,
+                          name);
+}
+
+Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
+                    const std::vector<double>& got, double roundings, bool threshold) {
+  const double unit = rounding_unit(TANDEM_F64);
+  return judge_lse_within(rows, want, got, 64 * unit, unit * roundings, threshold, "lse");
 }
 
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,

@@ -39,6 +39,7 @@ constexpr double kRatioLimit = 2.0;
 // What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the
 // same 8 roundings as in score_roundings().
 constexpr double kScoreError = 8 * 0x1p-24;
+constexpr double kScoreErrorF64 = 8 * 0x1p-53;  // with tensors of f64
 
 // The judgement of one tensor.
 struct Judgement {
@@ -91,6 +92,8 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
                     const std::vector<float>& got, double f32_roundings, bool threshold,
                     bool tf32 = false, const char* name = "lse");
+Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
+                    const std::vector<double>& got, double roundings, bool threshold);  // of f64
 
 double visible_keys(const Problem& problem, int64_t i);  // of query row i; <= 0: none
 double visible_rows(const Problem& problem, int64_t j);  // query rows of one head that see key j
@@ -112,6 +115,7 @@ double extra_roundings(const Problem& problem, double plain, double bias, double
 struct Outputs {
   HostTensor o, d_q, d_k, d_v, d_bias, d_bias_table, d_dist_bias, d_slope, d_tau, d_sink;
   std::vector<float> lse;        // [B,Hq,Sq]
+  std::vector<double> lse_f64;   // in its place, with tensors of f64
   std::vector<float> max_logit;  // [max_logit_batch, Hq]
   // d_q of further runs, where the plan sums it in no fixed order and the bits are others.
   struct Again {
@@ -252,6 +256,8 @@ struct RandomLimits {
   // Percent of the problems that are tidy, as models' are: 16 bits, whole multiples of 8 features,
   // dense tensors, two optional inputs at most. Few others are within reach of cuda.sm90.
   int tidy = 0;
+  // Percent of the problems that have f64, which the CPU device alone computes.
+  int f64 = 0;
 };
 tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
 

@@ -65,13 +65,15 @@ float from_bf16(uint16_t bits) {
 }
 
 size_t element_size(uint32_t dtype) {
-  return dtype == TANDEM_F32 || dtype == kInt32        ? 4
+  return dtype == TANDEM_F64                           ? 8
+         : dtype == TANDEM_F32 || dtype == kInt32      ? 4
          : dtype == TANDEM_BOOL8 || dtype == TANDEM_U8 ? 1
                                                        : 2;
 }
 
 const char* dtype_word(uint32_t dtype) {
-  return dtype == TANDEM_F32     ? "f32"
+  return dtype == TANDEM_F64     ? "f64"
+         : dtype == TANDEM_F32   ? "f32"
          : dtype == TANDEM_F16   ? "f16"
          : dtype == TANDEM_BF16  ? "bf16"
          : dtype == TANDEM_BOOL8 ? "bool8"
@@ -81,6 +83,11 @@ const char* dtype_word(uint32_t dtype) {
 }
 
 double load_element(const void* element, uint32_t dtype) {
+  if (dtype == TANDEM_F64) {
+    double v;
+    std::memcpy(&v, element, 8);
+    return v;
+  }
   if (dtype == TANDEM_F32) {
     float v;
     std::memcpy(&v, element, 4);
@@ -99,6 +106,10 @@ double load_element(const void* element, uint32_t dtype) {
 }
 
 void store_element(void* element, uint32_t dtype, double value) {
+  if (dtype == TANDEM_F64) {
+    std::memcpy(element, &value, 8);
+    return;
+  }
   if (dtype == TANDEM_F32) {
     const auto v = float(value);
     std::memcpy(element, &v, 4);
@@ -120,12 +131,14 @@ void store_element(void* element, uint32_t dtype, double value) {
 }
 
 double round_to(double value, uint32_t dtype) {
+  if (dtype == TANDEM_F64) return value;
   if (dtype == TANDEM_F32) return float(value);
   return dtype == TANDEM_F16 ? from_f16(to_f16(value)) : from_bf16(to_bf16(value));
 }
 
 double ulp(double value, uint32_t dtype) {
   const double v = std::fabs(value);
+  if (dtype == TANDEM_F64) return std::max(v * 0x1p-52, 0x1p-1074);
   if (dtype == TANDEM_F32) return std::max(v * 0x1p-23, 0x1p-149);
   if (dtype == TANDEM_F16) return std::max(v * 0x1p-10, 0x1p-24);
   return std::max(v * 0x1p-7, 0x1p-133);
@@ -230,9 +243,10 @@ tandem_tensor layout_of(const tandem_problem& p, Role role) {
   const bool whole = role == Role::spans || role == Role::blocks || role == Role::block_bits ||
                      role == Role::lengths_q || role == Role::lengths_kv ||
                      role == Role::offsets_q || role == Role::offsets_kv;
-  const uint32_t dtype = role == Role::bias_index ? p.bias_index_dtype
-                         : whole                  ? kInt32
-                                                  : uint32_t(TANDEM_F32);
+  const uint32_t dtype = role == Role::bias_index  ? p.bias_index_dtype
+                         : whole                   ? kInt32
+                         : p.q.dtype == TANDEM_F64 ? uint32_t(TANDEM_F64)
+                                                   : uint32_t(TANDEM_F32);
   return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, dtype, 0};
 }
 

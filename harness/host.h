@@ -23,7 +23,7 @@ float from_f16(uint16_t bits);
 float from_bf16(uint16_t bits);
 
 size_t element_size(uint32_t dtype);
-const char* dtype_word(uint32_t dtype);  // "f32", "f16", "bf16"
+const char* dtype_word(uint32_t dtype);  // "f32", "f16", "bf16", "f64"
 constexpr uint32_t kInt32 = TANDEM_I32;  // of lengths and spans in a HostTensor
 double load_element(const void* element, uint32_t dtype);
 void store_element(void* element, uint32_t dtype, double value);

@@ -312,6 +312,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   const auto add = [&](bool present, const char* word) {
     if (present) words.push_back(word);
   };
+  add(p.q.dtype == TANDEM_F64, "f64");
   add(p.normalizer == TANDEM_ELASTIC, "elastic");
   add(p.normalizer == TANDEM_ENTMAX, "entmax");
   add(p.softcap > 0, "softcap");

@@ -17,8 +17,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF32 = 0x1p-24;
 
-double unit_of(uint32_t dtype) {
-  return dtype == TANDEM_F32 ? 0x1p-24 : dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
+double unit_of(uint32_t dtype) {  // f64 is judged as f32
+  return dtype == TANDEM_F16 ? 0x1p-11 : dtype == TANDEM_BF16 ? 0x1p-8 : 0x1p-24;
 }
 double most_of(uint32_t dtype) {
   return dtype == TANDEM_F16 ? 65504 : dtype == TANDEM_BF16 ? 0x1.fep127 : 0x1.fffffep127;

@@ -271,7 +271,7 @@ Magnitudes random_magnitudes(uint64_t seed, const tandem_problem& p, int percent
                                              Values::tiny,  Values::zero,  Values::some};
   Random r(Random::mix(seed) ^ 0x6d61676e69);
   Magnitudes m;
-  if (!r.chance(percent)) return m;
+  if (p.q.dtype == TANDEM_F64 || !r.chance(percent)) return m;  // the rules are those of f32
   const bool biased =
       (p.bias.dtype != 0 || p.bias_table_size > 0 || p.dist_window > 0) && r.chance(75);
   if (!biased || r.chance(40)) {

@@ -23,6 +23,7 @@ constexpr uint32_t kOptionalGradients[] = {TANDEM_GRAD_BIAS,  TANDEM_GRAD_DIST_B
 struct Kernels {
   bool backward = false, wide = false, short_rows = false, banded = false;
   tandem_dtype dtype = TANDEM_F32;
+  bool f64 = false;  // in place of dtype, and of f32 where a bias has it
   int64_t d = 0, dv = 0;
   uint32_t normalizer = TANDEM_SOFTMAX;
   float alpha = 0;
@@ -137,6 +138,8 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     plain.d_bias_dtype = of_batch.chance(50) ? TANDEM_F32 : plain.bias_dtype;
     k = plain;
   }
+  Random of_f64(Random::mix(group) ^ 0x663634);
+  k.f64 = of_f64.chance(limits.f64);
 
   const bool present[] = {k.bias, k.dist,     k.alibi, k.normalizer == TANDEM_ELASTIC,
                           k.sink, k.table > 0};
@@ -320,6 +323,13 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (k.small_tile) {
     p.tile_rows = uint32_t(kTiles[kTileCount - 1].br);
     p.tile_cols = uint32_t(kTiles[kTileCount - 1].bc);
+  }
+  if (k.f64) {
+    p.max_logit_batch = 0;  // which has f32 alone
+    set_dtype(p, TANDEM_F64);
+    if (p.bias.dtype == TANDEM_F32) p.bias.dtype = TANDEM_F64;
+    if (p.d_bias.dtype == TANDEM_F32) p.d_bias.dtype = TANDEM_F64;
+    p.flags &= ~TANDEM_FLAG_TF32;
   }
   return p;
 }

@@ -80,7 +80,7 @@ class Buffer {
 
   void upload(const void* data, size_t bytes, size_t offset = 0);
   void download(void* data, size_t bytes, size_t offset = 0) const;
-  void fill(uint8_t byte);  // every byte; 0xff makes every f32, f16 and bf16 a NaN
+  void fill(uint8_t byte);  // every byte; 0xff makes every f32, f16, bf16 and f64 a NaN
 
   template <typename T>
   void upload(const std::vector<T>& data) {

@@ -302,6 +302,9 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
   harness::RandomLimits limits;
   limits.max_work = options.work;
   limits.tidy = 40;
+  const bool on_cpu = std::all_of(subjects_.begin(), subjects_.end(),
+                                  [](const Subject& s) { return s.session->backend() == "cpu"; });
+  if (on_cpu) limits.f64 = 10;
   const Shard shard = parse_shard(options.shard);
   // Few problems are to see many kernels, many are to compile few.
   const auto same = int(harness::kSameKernels);

@@ -173,7 +173,11 @@ typedef enum tandem_dtype {
   TANDEM_BOOL8 = 4, /* a byte, 0 or not 0; for keep alone */
   TANDEM_U8 = 5,    /* indices, for bias_index alone, as the two below */
   TANDEM_U16 = 6,
-  TANDEM_I32 = 7
+  TANDEM_I32 = 7,
+  /* The CPU device alone, where all is computed in double: for torch.autograd.gradcheck and the
+   * like. With tensors of f64, each array of tandem_args that is f32 otherwise is f64: lse, d_lse,
+   * bias_table, dist_bias, slope, tau, sink and their gradients. bias may be f64, too. */
+  TANDEM_F64 = 8
 } tandem_dtype;
 
 typedef struct tandem_tensor { /* logical order is always batch, head, sequence, feature */
@@ -243,9 +247,10 @@ typedef struct tandem_problem {
   int64_t head_dim_v;               /* Dv, 1 to 256 */
   tandem_tensor q, k, v, o;         /* [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv] [B,Hq,Sq,Dv] */
   tandem_tensor d_o, d_q, d_k, d_v; /* shapes of o q k v, strides of their own; backward only */
-  float scale;                      /* NaN (the default) means 1 / sqrt(D) */
-  uint32_t mask;                    /* tandem_mask */
-  uint32_t align;                   /* tandem_align, for the causal mask and the window */
+  /* NaN (the default) means 1 / sqrt(D). With f64 the f32 nearest to 1 / sqrt(D) means it, too */
+  float scale;
+  uint32_t mask;  /* tandem_mask */
+  uint32_t align; /* tandem_align, for the causal mask and the window */
   /* TANDEM_GRAD_*: what backward writes, TANDEM_GRAD_QKV by default; the others are not computed.
    * The gradient of an absent input is an error */
   uint32_t gradients;
@@ -270,8 +275,8 @@ typedef struct tandem_problem {
   int64_t dist_window;
   /* Added to the score, not scaled: [bias_batch, bias_heads, bias_rows, Sk], on when bias.dtype is
    * not 0. bias_batch divides B: entry b reads entry b / (B / bias_batch). The other sizes are Hq,
-   * Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is. d_bias has bias's sizes, its
-   * dtype or f32, and sums over what bias repeats. */
+   * Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is, and f64 where q is. d_bias has
+   * bias's sizes, its dtype or f32 (f64 where q is f64), and sums over what bias repeats. */
   int64_t bias_batch, bias_heads, bias_rows;
   tandem_tensor bias, d_bias;
   /* A key is visible where keep is not 0: [keep_batch, keep_heads, keep_rows, Sk], TANDEM_BOOL8;
@@ -430,9 +435,9 @@ typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU 
   uint64_t handle;
 } tandem_stream;
 
-/* Start from TANDEM_ARGS_INIT. Neither an output nor the workspace may share an element with
- * another buffer that the plan uses. As far as addresses show it, an output that does is
- * INVALID_ARGUMENT, a workspace WORKSPACE.
+/* Start from TANDEM_ARGS_INIT. With tensors of f64, f64 stands where f32 is said.
+ * Neither an output nor the workspace may share an element with another buffer that the plan uses.
+ * As far as addresses show it, an output that does is INVALID_ARGUMENT, a workspace WORKSPACE.
  * Outputs may lie in gaps between others' elements, as gradients in a fused qkv buffer do; inputs
  * may share anything. */
 typedef struct tandem_args {

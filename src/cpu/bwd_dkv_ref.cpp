@@ -50,7 +50,7 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
     }
   }
   for (size_t n = 0; n < d_k.size(); ++n)
-    out.d_k[n] = double(stored(Real(p.scale) * d_k[n], p.dtype));
+    out.d_k[n] = double(stored(Real(p.exact_scale()) * d_k[n], p.dtype));
   for (size_t n = 0; n < d_v.size(); ++n) out.d_v[n] = double(stored(d_v[n], p.dtype));
 }
 
@@ -65,7 +65,8 @@ void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& gro
                     d_v ? d_v_floor : nullptr,
                     d_k ? d_k_slack : nullptr,
                     d_v ? d_v_slack : nullptr};
-  with_precision(precision, [&](auto real) { bwd_dkv<decltype(real)>(problem, group, out); });
+  with_precision(problem, precision,
+                 [&](auto real) { bwd_dkv<decltype(real)>(problem, group, out); });
 }
 
 }  // namespace tandem

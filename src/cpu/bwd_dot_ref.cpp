@@ -5,7 +5,7 @@
 namespace tandem {
 
 void bwd_dot_ref(const Problem& p, Precision precision, const RefHead& head, double* delta) {
-  with_precision(precision, [&](auto real) {
+  with_precision(p, precision, [&](auto real) {
     using Real = decltype(real);
     // rows behind the length are not read
     const int64_t rows = head.q_len < 0 ? p.seq_q : head.q_len;

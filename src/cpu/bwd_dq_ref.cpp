@@ -35,7 +35,7 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor, d
     if (slack && gradient.rounds)
       for (int64_t c = 0; c < D; ++c) slack[i * D + c] = std::fabs(slack[i * D + c]);
     for (int64_t c = 0; c < D; ++c)
-      d_q[i * D + c] = double(stored(Real(p.scale) * sum[size_t(c)], p.dtype));
+      d_q[i * D + c] = double(stored(Real(p.exact_scale()) * sum[size_t(c)], p.dtype));
   }
 }
 
@@ -43,7 +43,7 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor, d
 
 void bwd_dq_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_q,
                 double* d_q_floor, double* d_q_slack) {
-  with_precision(precision, [&](auto real) {
+  with_precision(problem, precision, [&](auto real) {
     bwd_dq<decltype(real)>(problem, head, d_q, d_q_floor, d_q_slack);
   });
 }

@@ -7,7 +7,7 @@
 namespace tandem {
 
 void sink_weights_ref(const Problem& p, Precision precision, const RefHead& head, double* to) {
-  with_precision(precision, [&](auto real) {
+  with_precision(p, precision, [&](auto real) {
     using Real = decltype(real);
     Vec<Real> q;
     std::unique_ptr<ScoreRows<Real>> row;  // only far rows need their scores
@@ -34,7 +34,7 @@ void sink_weights_ref(const Problem& p, Precision precision, const RefHead& head
 
 void bwd_head_sums_ref(const Problem& p, Precision precision, int64_t h, int64_t first, int64_t end,
                        const RefHeadParts& parts, double* d_slope, double* d_tau, double* d_sink) {
-  with_precision(precision, [&](auto real) {
+  with_precision(p, precision, [&](auto real) {
     using Real = decltype(real);
     Real slope = 0, tau = 0, sink = 0;
     for (int64_t b = first; b < end; ++b)

@@ -57,7 +57,8 @@ void bwd_row_sums(const Problem& p, const RefHead& head, const RefRows& out) {
 
 void bwd_row_sums_ref(const Problem& problem, Precision precision, const RefHead& head,
                       const RefRows& rows) {
-  with_precision(precision, [&](auto real) { bwd_row_sums<decltype(real)>(problem, head, rows); });
+  with_precision(problem, precision,
+                 [&](auto real) { bwd_row_sums<decltype(real)>(problem, head, rows); });
 }
 
 }  // namespace tandem

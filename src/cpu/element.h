@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// One element in memory: f32, f16, bf16, loaded exactly and stored rounded to nearest even.
+// One element in memory: f32, f16, bf16, f64, loaded exactly and stored rounded to nearest even.
 // Everything is static, because the per-ISA kernels include this too: the linker must not replace
 // all copies of an inline function by the one compiled for AVX-512.
 #ifndef TANDEM_SRC_CPU_ELEMENT_H
@@ -68,6 +68,8 @@ static inline double load_element(const void* base, int64_t index, tandem_dtype 
       return f16_to_float(static_cast<const uint16_t*>(base)[index]);
     case TANDEM_BF16:
       return bf16_to_float(static_cast<const uint16_t*>(base)[index]);
+    case TANDEM_F64:
+      return static_cast<const double*>(base)[index];
     default:
       return static_cast<const float*>(base)[index];
   }
@@ -80,6 +82,9 @@ static inline void store_element(void* base, int64_t index, tandem_dtype dtype, 
       break;
     case TANDEM_BF16:
       static_cast<uint16_t*>(base)[index] = float_to_bf16(float_to_odd(x));
+      break;
+    case TANDEM_F64:
+      static_cast<double*>(base)[index] = x;
       break;
     default:
       static_cast<float*>(base)[index] = float(x);
@@ -103,6 +108,8 @@ static inline double round_element(double x, tandem_dtype dtype) {
       return f16_to_float(float_to_f16(float_to_odd(x)));
     case TANDEM_BF16:
       return bf16_to_float(float_to_bf16(float_to_odd(x)));
+    case TANDEM_F64:
+      return x;
     default:
       return double(float(x));
   }

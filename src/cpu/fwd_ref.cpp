@@ -49,7 +49,7 @@ void fwd(const Problem& p, const RefHead& head, const Outputs& out) {
 void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
              double* lse, double* o_floor, double* o_slack, double* max_logit) {
   const Outputs out{o, lse, o_floor, o_slack, max_logit};
-  with_precision(precision, [&](auto real) { fwd<decltype(real)>(problem, head, out); });
+  with_precision(problem, precision, [&](auto real) { fwd<decltype(real)>(problem, head, out); });
 }
 
 }  // namespace tandem

@@ -109,7 +109,10 @@ void GradientRows<Real>::make_rounding() {
   const double* o_row = group_.o + r_ * p_.head_dim_v;
   d_delta = 0;
   for (int64_t c = 0; c < p_.head_dim_v; ++c) d_delta += std::fabs(double(d_o_row[c]) * o_row[c]);
-  d_delta *= p_.dtype == TANDEM_F32 ? 0x1p-24 : p_.dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
+  d_delta *= p_.dtype == TANDEM_F64   ? 0x1p-53
+             : p_.dtype == TANDEM_F32 ? 0x1p-24
+             : p_.dtype == TANDEM_F16 ? 0x1p-11
+                                      : 0x1p-8;
   for (int64_t j = row.lo; j < row.hi; ++j) dds[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * d_delta;
 }
 

@@ -7,9 +7,9 @@
 
 #include "element.h"
 #include "problem/block_lists.h"
-#include "problem/far_row.h"
 #include "problem/sequence.h"
 #include "program.h"
+#include "ref_row.h"
 #include "reference.h"
 
 namespace tandem {
@@ -59,7 +59,16 @@ struct Rows {
   int64_t size, features;  // number of rows with padding, Sq or Sk
 };
 
-Vec<double> floats(const float* from, int64_t count) { return Vec<double>(from, from + count); }
+// Elements [first, first + count) of an array of the type Problem::side_dtype().
+Vec<double> load_side(const Problem& p, const char* base, int64_t first, int64_t count) {
+  Vec<double> to(static_cast<size_t>(count));
+  for (int64_t n = 0; n < count; ++n) to[size_t(n)] = load_element(base, first + n, p.side_dtype());
+  return to;
+}
+void store_side(const Problem& p, const Vec<double>& from, char* base, int64_t first) {
+  for (size_t n = 0; n < from.size(); ++n)
+    store_element(base, first + int64_t(n), p.side_dtype(), from[n]);
+}
 
 // What all units of an execute share.
 struct Call {
@@ -75,8 +84,9 @@ struct Call {
         q(p.lengths_q, args.lengths_q, args.offsets_q, p.batch, p.seq_q, p.total_q),
         kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.batch, p.seq_kv, p.total_kv) {
     const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
-      const auto* from = address<const float>(buffer);
-      return present && from ? floats(from, count) : Vec<double>(size_t(present ? count : 0));
+      const auto* from = address<const char>(buffer);
+      return present && from ? load_side(p, from, 0, count)
+                             : Vec<double>(size_t(present ? count : 0));
     };
     bias_table = get(bool(p.table), args.bias_table, p.heads_q * p.table.size);
     if (p.table) load_index();
@@ -200,8 +210,8 @@ class RefProgram final : public Program {
     RefHead head;
   };
 
-  float* workspace(const Call& call, uint64_t offset) const {
-    return reinterpret_cast<float*>(address<char>(call.args.workspace) + offset);
+  char* workspace(const Call& call, Scratch name) const {
+    return address<char>(call.args.workspace) + plan_.scratch[name].offset;
   }
   int64_t first_row(int64_t b, int64_t h) const {
     return (b * plan_.problem.heads_q + h) * plan_.problem.seq_q;
@@ -223,7 +233,7 @@ class RefProgram final : public Program {
       return call.gather(rows(buffer, t, false, value), call.q, b, first, heads);
     };
     RefHead& x = a.head;
-    x.stored_lse = x.stored_delta = true;
+    x.stored_lse = x.stored_delta = p.side_dtype() == TANDEM_F32;
     x.q_len = call.q.length[size_t(b)];
     x.kv_len = call.kv.length[size_t(b)];
     if (stem == Stem::bwd_dot) {
@@ -238,10 +248,10 @@ class RefProgram final : public Program {
     if (stem != Stem::fwd) a.d_o = of_queries(args.d_o, p.d_o, true);
     if (stem != Stem::fwd) {
       const int64_t row = first_row(b, first), count = heads * p.seq_q;
-      if (count > 0) a.lse = floats(address<const float>(args.lse) + row, count);
-      if (count > 0 && p.d_lse) a.d_lse = floats(address<const float>(args.d_lse) + row, count);
+      if (count > 0) a.lse = load_side(p, address<const char>(args.lse), row, count);
+      if (count > 0 && p.d_lse) a.d_lse = load_side(p, address<const char>(args.d_lse), row, count);
       if (count > 0 && stem != Stem::bwd_dot && stem != Stem::bwd_row_sums && p.needs_delta())
-        a.delta = floats(workspace(call, plan_.scratch[Scratch::delta].offset) + row, count);
+        a.delta = load_side(p, workspace(call, Scratch::delta), row, count);
     }
     x.q = a.q.data(), x.k = a.k.data(), x.v = a.v.data(), x.o = a.o.data(), x.d_o = a.d_o.data();
     x.lse = a.lse.data(), x.delta = a.delta.data();
@@ -304,13 +314,14 @@ class RefProgram final : public Program {
     fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr, nullptr, &largest);
     if (top) *top = float(largest);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
-    if (float* lse = address<float>(call.args.lse)) {
+    if (auto* lse = address<char>(call.args.lse)) {
       // A row that sees a key keeps a finite lse. Otherwise its gradients would be those of a row
       // that sees none.
-      constexpr double most = std::numeric_limits<float>::max();
+      const double most = p.side_dtype() == TANDEM_F64 ? std::numeric_limits<double>::max()
+                                                       : std::numeric_limits<float>::max();
       for (double& x : per_row)
         if (std::isfinite(x)) x = std::clamp(x, -most, most);
-      put(per_row, lse + first_row(b, h));
+      store_side(p, per_row, lse, first_row(b, h));
     }
   }
 
@@ -327,24 +338,23 @@ class RefProgram final : public Program {
       out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();
       bwd_row_sums_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, out);
     }
-    put(delta, workspace(call, plan_.scratch[Scratch::delta].offset) + row);
-    if (p.wants(TANDEM_GRAD_TAU))
-      put(tau, workspace(call, plan_.scratch[Scratch::tau_rows].offset) + row);
-    if (p.wants(TANDEM_GRAD_SLOPE))
-      put(slope, workspace(call, plan_.scratch[Scratch::slope_rows].offset) + row);
+    store_side(p, delta, workspace(call, Scratch::delta), row);
+    if (p.wants(TANDEM_GRAD_TAU)) store_side(p, tau, workspace(call, Scratch::tau_rows), row);
+    if (p.wants(TANDEM_GRAD_SLOPE)) store_side(p, slope, workspace(call, Scratch::slope_rows), row);
   }
 
   // Far rows have the delta of the weights that the other stems recompute, whichever kernel made o.
   void far_deltas(const Call& call, int64_t b, int64_t h, Vec<double>* delta) const {
     const Problem& p = call.p;
-    const float* lse = address<const float>(call.args.lse) + first_row(b, h);
-    if (std::none_of(lse, lse + p.seq_q, tandem_is_far)) return;
+    const Vec<double> lse =
+        load_side(p, address<const char>(call.args.lse), first_row(b, h), p.seq_q);
+    if (std::none_of(lse.begin(), lse.end(), is_far)) return;
     Vec<double> own(delta->size());
     RefRows out;
     out.delta = own.data();
     bwd_row_sums_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, out);
     for (size_t i = 0; i < own.size(); ++i)
-      if (tandem_is_far(lse[i])) (*delta)[i] = own[i];
+      if (is_far(lse[i])) (*delta)[i] = own[i];
   }
 
   void dq(const Call& call, int64_t b, int64_t h) const {
@@ -391,7 +401,7 @@ class RefProgram final : public Program {
     for (int64_t b = 0; p.seq_q > 0 && p.seq_kv > 0 && b < p.batch; ++b)
       reduce_table_ref(p, Precision::exact, load(Stem::reduce_table, call, b, h, 1)->head,
                        sum.data(), nullptr, nullptr);
-    put(sum, address<float>(call.args.d_bias_table) + h * p.table.size);
+    store_side(p, sum, address<char>(call.args.d_bias_table), h * p.table.size);
   }
 
   void ddist(const Call& call, int64_t, int64_t h) const {
@@ -400,7 +410,7 @@ class RefProgram final : public Program {
     for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
       bwd_dist_bias_ref(p, Precision::exact, load(Stem::bwd_dist_bias, call, b, h, 1)->head,
                         sum.data(), nullptr, nullptr);
-    put(sum, address<float>(call.args.d_dist_bias) + h * p.dist_window);
+    store_side(p, sum, address<char>(call.args.d_dist_bias), h * p.dist_window);
   }
 
   void head_sums(const Call& call) const {
@@ -408,13 +418,11 @@ class RefProgram final : public Program {
     const int64_t count = p.batch * p.heads_q * p.seq_q;
     const bool slope = p.wants(TANDEM_GRAD_SLOPE), tau = p.wants(TANDEM_GRAD_TAU),
                sink = p.wants(TANDEM_GRAD_SINK);
-    const auto part = [&](bool wanted, const float* from) {
-      return wanted && count > 0 ? floats(from, count) : Vec<double>();
+    const auto part = [&](bool wanted, Scratch name) {
+      return wanted && count > 0 ? load_side(p, workspace(call, name), 0, count) : Vec<double>();
     };
-    const Vec<double> delta = part(sink, workspace(call, plan_.scratch[Scratch::delta].offset)),
-                      taus = part(tau, workspace(call, plan_.scratch[Scratch::tau_rows].offset)),
-                      slopes =
-                          part(slope, workspace(call, plan_.scratch[Scratch::slope_rows].offset));
+    const Vec<double> delta = part(sink, Scratch::delta), taus = part(tau, Scratch::tau_rows),
+                      slopes = part(slope, Scratch::slope_rows);
     Vec<double> sinks(size_t(sink ? count : 0));
     for (int64_t n = 0; sink && p.seq_q > 0 && n < p.batch * p.heads_q; ++n)
       sink_weights(call, n / p.heads_q, n % p.heads_q, &sinks[size_t(n * p.seq_q)]);
@@ -430,7 +438,7 @@ class RefProgram final : public Program {
           bwd_head_sums_ref(p, Precision::exact, h, n * size, (n + 1) * size, parts,
                             which == 0 ? &sum : nullptr, which == 1 ? &sum : nullptr,
                             which == 2 ? &sum : nullptr);
-          address<float>(to)[n * p.heads_q + h] = float(sum);
+          store_element(address<char>(to), n * p.heads_q + h, p.side_dtype(), sum);
         }
       };
       each(slope, p.slopes_batch, call.args.d_slope, 0);
@@ -441,20 +449,18 @@ class RefProgram final : public Program {
 
   void sink_weights(const Call& call, int64_t b, int64_t h, double* to) const {
     const Problem& p = call.p;
-    const float* lse = address<const float>(call.args.lse) + first_row(b, h);
-    if (std::any_of(lse, lse + p.seq_q, tandem_is_far)) {
+    const Vec<double> lse =
+        load_side(p, address<const char>(call.args.lse), first_row(b, h), p.seq_q);
+    if (std::any_of(lse.begin(), lse.end(), is_far)) {
       sink_weights_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, to);
       return;
     }
-    const Vec<double> rows = floats(lse, p.seq_q);  // no score is needed
-    RefHead head;
-    head.lse = rows.data(), head.sink = &call.sink[size_t(p.head_number(p.sinks_batch, b, h))];
+    RefHead head;  // no score is needed
+    head.lse = lse.data(), head.sink = &call.sink[size_t(p.head_number(p.sinks_batch, b, h))];
     sink_weights_ref(p, Precision::exact, head, to);
   }
 
-  static void put(const Vec<double>& from, float* to) {
-    for (size_t n = 0; n < from.size(); ++n) to[n] = float(from[n]);
-  }
+  static bool is_far(double lse) { return ScoreRows<double>::is_far(lse); }
 
   static constexpr double kFlopsOfThread = 1e5;
   const Plan plan_;

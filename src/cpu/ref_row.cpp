@@ -77,7 +77,7 @@ bool ScoreRows<Real>::compute(const Real* q, int64_t n, int64_t i) {
   if (keep_ && std::find_if(keep_ + lo, keep_ + hi, [](uint8_t x) { return x != 0; }) == keep_ + hi)
     return false;
   dots(q, kt_.data(), p_.head_dim, p_.seq_kv, lo, hi, s.data());
-  for (int64_t j = lo; j < hi; ++j) s[size_t(j)] = formed(Real(p_.scale) * s[size_t(j)]);
+  for (int64_t j = lo; j < hi; ++j) s[size_t(j)] = formed(Real(p_.exact_scale()) * s[size_t(j)]);
   if (slack) start_sizes(q);
   add_terms();
   if (!factor.empty()) draw_factors();
@@ -98,6 +98,7 @@ bool ScoreRows<Real>::normalise(Real* lse) {
 
 namespace {
 double part_slack(const Problem& p) {
+  if (p.dtype == TANDEM_F64) return 0x1p-51;  // 4 units, as of f32
   return double(tandem_part_slack(int(p.head_dim), p.dtype == TANDEM_F32));
 }
 }  // namespace
@@ -237,7 +238,7 @@ void ScoreRows<Real>::draw_factors() {
 template <typename Real>
 void ScoreRows<Real>::start_sizes(const Real* q) {
   Vec<double> x(static_cast<size_t>(p_.head_dim));
-  for (size_t c = 0; c < x.size(); ++c) x[c] = std::fabs(double(q[c]) * double(p_.scale));
+  for (size_t c = 0; c < x.size(); ++c) x[c] = std::fabs(double(q[c]) * p_.exact_scale());
   dots(x.data(), kt_size_.data(), p_.head_dim, p_.seq_kv, lo, hi, size_.data());
 }
 

@@ -15,10 +15,10 @@
 
 namespace tandem {
 
-// Calls body with a value of the type that precision selects.
+// Calls body with a value of the type that precision selects. A chain of f64 is one of doubles.
 template <typename Body>
-void with_precision(Precision precision, Body&& body) {
-  if (precision == Precision::exact)
+void with_precision(const Problem& p, Precision precision, Body&& body) {
+  if (precision == Precision::exact || p.dtype == TANDEM_F64)
     body(double());
   else
     body(float());

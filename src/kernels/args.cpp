@@ -4,7 +4,7 @@
 namespace tandem {
 
 uint64_t dtype_size(tandem_dtype dtype) {
-  return dtype == TANDEM_BOOL8 ? 1 : dtype == TANDEM_F32 ? 4 : 2;
+  return dtype == TANDEM_BOOL8 ? 1 : dtype == TANDEM_F64 ? 8 : dtype == TANDEM_F32 ? 4 : 2;
 }
 
 std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
@@ -13,7 +13,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
              keys = p.batch * p.heads_kv * p.seq_kv > 0;
   const bool pairs = queries && keys, heads = p.heads_q > 0, backward = p.backward;
   const bool dot = plan.find(Stem::bwd_dot) != nullptr;
-  const auto element = uint64_t(p.element_size());
+  const auto element = uint64_t(p.element_size()), side = uint64_t(p.side_size());
   enum Arg {
 #define TANDEM_ARG(name) name,
 #include "args.inc"
@@ -31,7 +31,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(k, keys, element);
   is(v, keys, element);
   is(o, backward ? dot : queries, element);
-  is(lse, queries && backward, 4);
+  is(lse, queries && backward, side);
   is(d_o, queries && backward, element);
   is(d_q, queries && p.wants(TANDEM_GRAD_Q), element);
   is(d_k, keys && p.wants(TANDEM_GRAD_K), element);
@@ -43,23 +43,23 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(spans, pairs && p.spans, 4);
   is(blocks, pairs && p.blocks, 4);
   is(block_bits, pairs && p.blocks.bits > 0, 4);
-  is(bias_table, pairs && p.table, 4);
+  is(bias_table, pairs && p.table, side);
   is(bias_index, pairs && p.table, uint64_t(p.table.index_bytes()));
-  is(dist_bias, pairs && p.dist_window > 0, 4);
-  is(slope, pairs && p.alibi, 4);
-  is(tau, pairs && p.normalizer == Normalizer::elastic, 4);
-  is(sink, queries && p.sink, 4);
+  is(dist_bias, pairs && p.dist_window > 0, side);
+  is(slope, pairs && p.alibi, side);
+  is(tau, pairs && p.normalizer == Normalizer::elastic, side);
+  is(sink, queries && p.sink, side);
   is(lengths_q, p.batch > 0 && p.lengths_q != Lengths::full, 4);
   is(lengths_kv, p.batch > 0 && p.lengths_kv != Lengths::full, 4);
   is(offsets_q, p.batch > 0 && p.lengths_q == Lengths::gapped, 4);
   is(offsets_kv, p.batch > 0 && p.lengths_kv == Lengths::gapped, 4);
   is(d_bias, dense && plan.stores_d_bias(), dtype_size(p.d_bias_dtype));
-  is(d_dist_bias, plan.sums_dist(), 4);
-  is(d_slope, heads && p.wants(TANDEM_GRAD_SLOPE), 4);
-  is(d_tau, heads && p.wants(TANDEM_GRAD_TAU), 4);
-  is(d_sink, heads && p.wants(TANDEM_GRAD_SINK), 4);
-  is(d_bias_table, heads && p.wants(TANDEM_GRAD_BIAS_TABLE), 4);
-  is(d_lse, queries && p.d_lse, 4);
+  is(d_dist_bias, plan.sums_dist(), side);
+  is(d_slope, heads && p.wants(TANDEM_GRAD_SLOPE), side);
+  is(d_tau, heads && p.wants(TANDEM_GRAD_TAU), side);
+  is(d_sink, heads && p.wants(TANDEM_GRAD_SINK), side);
+  is(d_bias_table, heads && p.wants(TANDEM_GRAD_BIAS_TABLE), side);
+  is(d_lse, queries && p.d_lse, side);
   is(max_logit, queries && p.max_logit_batch > 0, 4);
   uses[lse].optional = !backward;
   return uses;

@@ -10,9 +10,11 @@
 
 namespace tandem {
 
-// Element types of a row.
-enum class DtypeSet : uint8_t { f32, f16, bf16, half, every };
+// Element types of a row. every: all but f64; any: f64 as well.
+enum class DtypeSet : uint8_t { f32, f16, bf16, half, every, any };
 constexpr bool has_dtype(DtypeSet set, tandem_dtype dtype) {
+  if (set == DtypeSet::any) return true;
+  if (dtype == TANDEM_F64) return false;
   return set == DtypeSet::every ||
          set == (dtype == TANDEM_F32   ? DtypeSet::f32
                  : dtype == TANDEM_F16 ? DtypeSet::f16

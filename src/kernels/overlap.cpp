@@ -145,10 +145,11 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
     return array(4, p.batch + (mode == Lengths::packed ? 1 : 0));
   };
   const int64_t D = p.head_dim, Dv = p.head_dim_v;
-  const Footprint per_head = array(4, p.heads_q), slopes = array(4, p.slopes_batch * p.heads_q),
-                  sinks = array(4, p.sinks_batch * p.heads_q),
-                  distances = array(4, p.heads_q * p.dist_window),
-                  table = array(4, p.heads_q * p.table.size);
+  const auto side = [&](int64_t count) { return array(uint64_t(p.side_size()), count); };
+  const Footprint per_head = side(p.heads_q), slopes = side(p.slopes_batch * p.heads_q),
+                  sinks = side(p.sinks_batch * p.heads_q),
+                  distances = side(p.heads_q * p.dist_window),
+                  table = side(p.heads_q * p.table.size);
 
   using A = tandem_args;
   const struct {
@@ -161,7 +162,7 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::k, false, keys(p.k, D)},
       {&A::v, false, keys(p.v, Dv)},
       {&A::o, !p.backward, queries(p.o, Dv)},
-      {&A::lse, !p.backward, array(4, p.batch * p.heads_q * p.seq_q)},
+      {&A::lse, !p.backward, side(p.batch * p.heads_q * p.seq_q)},
       {&A::d_o, false, queries(p.d_o, Dv)},
       {&A::d_q, true, queries(p.d_q, D)},
       {&A::d_k, true, keys(p.d_k, D)},
@@ -188,7 +189,7 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::d_tau, true, per_head},
       {&A::d_sink, true, sinks},
       {&A::d_bias_table, true, table},
-      {&A::d_lse, false, array(4, p.batch * p.heads_q * p.seq_q)},
+      {&A::d_lse, false, side(p.batch * p.heads_q * p.seq_q)},
       {&A::max_logit, true, array(4, p.max_logit_batch * p.heads_q)},
       {&A::offsets_q, false, array(4, p.batch)},
       {&A::offsets_kv, false, array(4, p.batch)}};

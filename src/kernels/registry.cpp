@@ -54,6 +54,12 @@ bool has_kernels(PathId path, Stem stem) {
   return false;
 }
 
+bool takes_dtype(PathId path, tandem_dtype dtype) {
+  for (const KernelRow& row : kKernels)
+    if (row.path_id == path && has_dtype(row.dtypes, dtype)) return true;
+  return false;
+}
+
 String short_kernel_name(const KernelRow& row) {
   String name = stem_name(row.stem);
   if (std::strcmp(row.variant, kOnlyVariant) != 0) name += String(".") + row.variant;

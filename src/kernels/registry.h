@@ -69,6 +69,8 @@ constexpr const char* kOnlyVariant = "only";
 int find_kernel(PathId path, Stem stem, uint32_t traits, tandem_dtype dtype, uint32_t inputs);
 // Whether a path has kernels of a stem.
 bool has_kernels(PathId path, Stem stem);
+// Whether a path has kernels for tensors of a type.
+bool takes_dtype(PathId path, tandem_dtype dtype);
 // Whether a row is the fwd of a set of optional inputs that has kernels of its own (trait::fixed),
 // and the name of a kernel's set in TANDEM_DISABLE: "cuda.simt.elastic".
 constexpr bool is_fixed_set(const KernelRow& row) {

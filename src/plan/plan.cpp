@@ -30,6 +30,8 @@ bool try_savings(int n, const Caps& caps, Plan* plan) {
   };
   const String name = path->name();
   if (is_disabled(caps, name)) return refuse(name, kDisabled);
+  if (plan->problem.dtype == TANDEM_F64 && !takes_dtype(kPaths[n].id, TANDEM_F64))
+    return refuse(name, "it has no kernel for tensors of f64, which cpu.ref alone computes");
   String why = path->refuse();
   if (!why.empty()) return refuse(name, why);
   while (path->choose(refuse)) {

@@ -60,11 +60,15 @@ void lay_out_workspace(const ScratchExtents& x, Plan* plan) {
   const auto place = [&](Scratch name, const ScratchExtent& extent) {
     if (extent.elements < 0) return;
     const ScratchRow& row = kScratch[int(name)];
+    // Tensors of f64 are cpu.ref's, whose arrays are all of side_dtype().
+    const auto element_size = plan->problem.dtype == TANDEM_F64
+                                  ? uint64_t(plan->problem.side_size())
+                                  : uint64_t(row.element_size);
     ScratchArray& array = plan->scratch[name];
     array.present = true;
     array.offset = (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment +
-                   uint64_t(extent.front) * row.element_size;
-    array.size = uint64_t(extent.elements) * row.element_size;
+                   uint64_t(extent.front) * element_size;
+    array.size = uint64_t(extent.elements) * element_size;
     end = array.offset + array.size;
     if (row.zeroed != Zeroed::first_kernel) return;
     if (!zeroes) plan->zeroed_offset = array.offset;

@@ -22,7 +22,9 @@ struct Field {
   bool output;
 };
 
-bool is_float(uint32_t dtype) { return dtype >= TANDEM_F32 && dtype <= TANDEM_BF16; }
+bool is_float(uint32_t dtype) {
+  return (dtype >= TANDEM_F32 && dtype <= TANDEM_BF16) || dtype == TANDEM_F64;
+}
 
 // Checks strides, and the word that must be 0.
 Status check_layout(const Field& f) {
@@ -67,8 +69,8 @@ Status check_layout(const Field& f) {
 Status check_tensor(const Field& f, uint32_t dtype, bool packed) {
   const tandem_tensor& t = *f.tensor;
   if (!is_float(t.dtype))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16 or bf16", f.name,
-                t.dtype);
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16, bf16 or f64",
+                f.name, t.dtype);
   if (t.dtype != dtype)
     return fail(TANDEM_ERROR_UNSUPPORTED,
                 "%s.dtype is %s and q.dtype is %s; this version wants one dtype for both", f.name,
@@ -305,6 +307,10 @@ Status check_max_logit(const tandem_problem& given, Problem* p) {
                 "max_logit_batch is %lld, but the largest logit is in this version of "
                 "TANDEM_SOFTMAX alone",
                 ll(entries));
+  if (p->dtype == TANDEM_F64)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "max_logit_batch is %lld, but tensors of f64 have no largest logit in this version",
+                ll(entries));
   p->max_logit_batch = entries;
   return Status();
 }
@@ -382,8 +388,12 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   p->dist_window = given.dist_window;
 
   if (given.bias.dtype != 0 && !is_float(given.bias.dtype))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias.dtype is %u, must be f32, f16, bf16 or 0",
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias.dtype is %u, must be f32, f16, bf16, f64 or 0",
                 given.bias.dtype);
+  if (given.bias.dtype == TANDEM_F64 && p->dtype != TANDEM_F64)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "bias.dtype is f64, which is for tensors of f64, but q.dtype is %s",
+                dtype_name(p->dtype));
   TANDEM_TRY(check_overlay("bias", given.bias, given.bias_batch, given.bias_heads, given.bias_rows,
                            *p, &p->bias));
   if (given.keep.dtype != 0 && given.keep.dtype != TANDEM_BOOL8)
@@ -414,10 +424,9 @@ Status check_extras(const tandem_problem& given, Problem* p) {
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.gradients has %s, but there is no %s",
                   g.name, g.of);
   if (p->wants(TANDEM_GRAD_BIAS)) {
-    if (given.d_bias.dtype != TANDEM_F32 && given.d_bias.dtype != given.bias.dtype)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "d_bias.dtype is %u, must be f32 or bias.dtype, %s", given.d_bias.dtype,
-                  dtype_name(p->bias.dtype));
+    if (given.d_bias.dtype != p->side_dtype() && given.d_bias.dtype != given.bias.dtype)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "d_bias.dtype is %u, must be %s or bias.dtype, %s",
+                  given.d_bias.dtype, dtype_name(p->side_dtype()), dtype_name(p->bias.dtype));
     const Overlay& b = p->bias;
     TANDEM_TRY(check_layout(
         {"d_bias", &given.d_bias, &p->d_bias, {b.batch, b.heads, b.rows, p->seq_kv}, true}));
@@ -444,6 +453,8 @@ const char* dtype_name(uint32_t dtype) {
       return "u16";
     case TANDEM_I32:
       return "i32";
+    case TANDEM_F64:
+      return "f64";
   }
   return "?";
 }

@@ -3,6 +3,7 @@
 // border uses this.
 #ifndef TANDEM_SRC_PROBLEM_PROBLEM_H
 #define TANDEM_SRC_PROBLEM_PROBLEM_H
+#include <cmath>
 #include <cstdint>
 
 #include "base/status.h"
@@ -141,7 +142,15 @@ struct Problem {
   // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are
   // none.
   String extras(uint32_t but = 0) const;
-  int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
+  int64_t element_size() const { return dtype == TANDEM_F64 ? 8 : dtype == TANDEM_F32 ? 4 : 2; }
+  // The type of lse and of all inputs and gradients that have no type of their own.
+  tandem_dtype side_dtype() const { return dtype == TANDEM_F64 ? TANDEM_F64 : TANDEM_F32; }
+  int64_t side_size() const { return dtype == TANDEM_F64 ? 8 : 4; }
+  // scale in double. With f64, the f32 next to 1 / sqrt(D), which is the default, stands for it.
+  double exact_scale() const {
+    const double usual = 1 / std::sqrt(double(head_dim));
+    return dtype == TANDEM_F64 && scale == float(usual) ? usual : double(scale);
+  }
   // Forward with one query a head, as in decoding: the same problem with the heads that share keys
   // and values as rows of one head, so that one tile has them all and reads their keys once.
   // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the

@@ -92,7 +92,8 @@ constexpr NumberWord kNumbers[] = {
 constexpr struct {
   const char* name;
   uint32_t dtype;
-} kFloats[] = {{"f32", TANDEM_F32}, {"f16", TANDEM_F16}, {"bf16", TANDEM_BF16}};
+} kFloats[] = {
+    {"f32", TANDEM_F32}, {"f16", TANDEM_F16}, {"bf16", TANDEM_BF16}, {"f64", TANDEM_F64}};
 
 // Sizes are not checked yet when a line is parsed, so this wraps instead of overflowing.
 int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
@@ -362,7 +363,7 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
   if (starts(word, "table=", &rest))
     return taken(parse_table(rest, p), "wants SIZE:TYPE:BATCH, TYPE being u8, u16 or i32");
   if (starts(word, "d_bias:", &rest))
-    return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
+    return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16, bf16 or f64");
   for (const NumberWord& n : kNumbers)
     if (starts(word, n.name, &rest) && *rest == '=')
       return taken(parse_word(rest + 1, &(p->*n.member)), "wants a number below 2^32");
@@ -503,7 +504,7 @@ Status parse_problem(const char* line, tandem_problem* problem) {
           known = true;
           overrides.push_back({t.member, {}, true});
           if (!parse_type(word.substr(colon + 1), &overrides.back().tensor.dtype))
-            return bad("wants f32, f16 or bf16");
+            return bad("wants f32, f16, bf16 or f64");
         }
       } else if (equals != String::npos) {
         const auto override_of = [&](const char* name, tandem_tensor tandem_problem::*member) {
@@ -531,7 +532,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
   if (!direction)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'fwd' or 'bwd' is missing");
   if (!dtype_given)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'f32', 'f16' or 'bf16' is missing");
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem line: 'f32', 'f16', 'bf16' or 'f64' is missing");
   const auto missing = [&](int64_t tandem_problem::*member) {
     for (const SizeWord& size : kSizes)
       if (size.member == member) return !given[&size - kSizes];

@@ -81,6 +81,7 @@ Tier tier() {
 std::vector<Target>& targets() { return all_targets; }
 
 bool takes(const Target& target, const tandem_problem& problem) {
+  if (problem.q.dtype == TANDEM_F64) return target.path == "ref";
   if (target.general) return true;
   // A line "backend.path   refused: why"; a tile's has the tile's name in between.
   const std::string name = target.backend + "." + target.path;

@@ -265,6 +265,14 @@ const std::vector<Row>& rows() {
        },
        kUnsupported,
        {"max_logit_batch", "TANDEM_SOFTMAX"}},
+      {"max_logit of f64",
+       [](P& p) {
+         p.direction = TANDEM_FORWARD;
+         tandem_problem_contiguous(&p, TANDEM_F64);
+         p.max_logit_batch = 1;
+       },
+       kUnsupported,
+       {"max_logit_batch", "f64"}},
       {"d_lse", [](P& p) { p.d_lse = 2; }, kArgument, {"problem.d_lse", "2"}},
       {"d_lse of a forward",
        [](P& p) { p.direction = TANDEM_FORWARD, p.d_lse = 1; },

@@ -115,11 +115,11 @@ void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
   if (chance()) p->sinks_batch = pick({1, 2, 3});
   if (chance()) p->dist_window = pick({1, 512, 100000});
   if (chance()) {
-    p->bias.dtype = uint32_t(1 + random() % 3);
+    p->bias.dtype = uint32_t(pick({TANDEM_F32, TANDEM_F16, TANDEM_BF16, TANDEM_F64}));
     p->bias_batch = pick({1, 3});
     p->bias_heads = pick({1, 2, 6});
     p->bias_rows = pick({1, 17});
-    p->d_bias.dtype = uint32_t(1 + random() % 3);
+    p->d_bias.dtype = uint32_t(pick({TANDEM_F32, TANDEM_F16, TANDEM_BF16, TANDEM_F64}));
   }
   if (chance()) {
     p->keep.dtype = TANDEM_BOOL8;
@@ -162,7 +162,8 @@ TEST_CASE("parse undoes print") {
     p.head_dim = pick({1, 64, 256});
     p.head_dim_v = pick({1, 64, 80});
     if (n % 2) add_optional(&p, random, pick);
-    tandem_problem_contiguous(&p, tandem_dtype(1 + random() % 3));
+    tandem_problem_contiguous(
+        &p, tandem_dtype(pick({TANDEM_F32, TANDEM_F16, TANDEM_BF16, TANDEM_F64})));
     if (p.bias.dtype && random() % 3 == 0) p.bias.stride[1] = 0, p.d_bias.stride[2] = 12345;
     if (p.keep.dtype && random() % 3 == 0) p.keep.stride[0] = 999;
     if (random() % 3 == 0)
@@ -420,7 +421,7 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 hq", "hq"},
       {"fwd f32 sq4 d8 b1.5", "b1.5"},
       {"fwd f32 sq4 d8 sk99999999999999999999", "sk9999"},
-      {"fwd f64 sq4 d8", "f64"},
+      {"fwd f8 sq4 d8", "f8"},
       {"sq4 d8 f32", "fwd"},
       {"fwd sq4 d8", "f32"},
       {"fwd f32 d8", "sq"},
@@ -454,7 +455,7 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 alpha=", "alpha="},
       {"fwd f32 sq4 d8 total_q=x", "total_q=x"},
       {"fwd f32 sq4 d8 k:", "k:"},
-      {"fwd f32 sq4 d8 k:f64", "k:f64"},
+      {"fwd f32 sq4 d8 k:f8", "k:f8"},
       {"fwd f32 sq4 d8 w:f32", "w:f32"},
       {"fwd 1 sq4 d8", "1"},
       {"fwd f32 sq4 d8 splits=two", "splits=two"},
@@ -471,7 +472,7 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 dropout=", "dropout="},
       {"fwd f32 sq4 d8 dist=1.5", "dist=1.5"},
       {"fwd f32 sq4 d8 bias:1x1x1", "bias:1x1x1"},
-      {"fwd f32 sq4 d8 bias:f64:1x1x1", "bias:f64:1x1x1"},
+      {"fwd f32 sq4 d8 bias:f8:1x1x1", "bias:f8:1x1x1"},
       {"fwd f32 sq4 d8 bias:f32:1x1", "bias:f32:1x1"},
       {"fwd f32 sq4 d8 bias:f32:1x1x1x1", "bias:f32:1x1x1x1"},
       {"fwd f32 sq4 d8 bias=1,2,3", "bias=1,2,3"},
