@@ -34,6 +34,7 @@ from ._problem import (
     make_problem,
     output_shapes,
     places,
+    side_dtype,
 )
 
 
@@ -119,7 +120,7 @@ _WRITTEN_FORWARD = frozenset(("o", "lse", "max_logit"))
 _WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in GRADIENTS)
 _ITEM = {
     "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1,
-    "uint16": 2,
+    "uint16": 2, "float64": 8,
 }  # fmt: skip
 
 
@@ -282,8 +283,9 @@ def attention(
     (docs/guide/semantics.md has all of it).
 
     Args:
-        q: [B, Hq, Sq, D], f32, f16 or bf16, any strides that are not negative. Any framework with
-            DLPack or a buffer: numpy, torch, jax, cupy.
+        q: [B, Hq, Sq, D], f32, f16 or bf16, any strides that are not negative; on the CPU f64,
+            too, with which all that is said to be f32 is f64. Any framework with DLPack or a
+            buffer: numpy, torch, jax, cupy.
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
         bias: added to the scores, not scaled; [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or
@@ -386,7 +388,8 @@ def attention(
     arrays.add("o", target, of_out if target is out else None)
     lse = None
     if return_lse:
-        lse = make.empty(shapes["lse"], "float32", arrays.where)
+        side = side_dtype(arrays.views["q"].layout.dtype)
+        lse = make.empty(shapes["lse"], side, arrays.where)
         arrays.add("lse", lse)
     max_logit = None
     if return_max_logit:
@@ -504,7 +507,8 @@ def _reduced(gradient: Any, bias: Any) -> Any:
     """d_bias in bias's own shape: summed over keys where bias has one for all."""
     if bias.shape[-1] == 1 != gradient.shape[-1]:
         if isinstance(gradient, np.ndarray):
-            wide = gradient.astype(np.float32).sum(-1, keepdims=True)
+            side = side_dtype(gradient.dtype.name)
+            wide = gradient.astype(side).sum(-1, keepdims=True)
             gradient = wide.astype(gradient.dtype)
         else:
             gradient = gradient.sum(-1, keepdim=True)

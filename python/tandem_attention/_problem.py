@@ -11,9 +11,9 @@ from ._errors import InvalidArgumentError, UnsupportedError
 from ._options import NORMALIZERS, Options
 
 FORWARD, BACKWARD = 1, 2
-F32, F16, BF16, BOOL8 = 1, 2, 3, 4
+F32, F16, BF16, BOOL8, F64 = 1, 2, 3, 4, 8
 INDEX_DTYPES = {"uint8": 5, "uint16": 6, "int32": 7}
-DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
+DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16, "float64": F64}
 FULL, PADDED, PACKED, GAPPED = 0, 1, 2, 3
 
 #: Gradients by the name of their input, as bits of TANDEM_GRAD_*.
@@ -172,7 +172,7 @@ def _set_table(p: _core.Problem, layouts: dict[str, Layout], sizes: Sizes) -> No
         raise InvalidArgumentError("bias_table and bias_index go together, and one is not given")
     if len(table.shape) != 2 or table.shape[1] < 1:
         raise InvalidArgumentError(f"bias_table is {list(table.shape)}, not [Hq, N]")
-    _vector("bias_table", table, (sizes.heads_q, table.shape[1]), "float32")
+    _vector("bias_table", table, (sizes.heads_q, table.shape[1]), side_dtype(layouts["q"].dtype))
     if index.dtype not in INDEX_DTYPES:
         raise InvalidArgumentError(
             f"bias_index is {index.dtype}; it may be {', '.join(INDEX_DTYPES)}"
@@ -254,6 +254,11 @@ def sizes_of(layouts: dict[str, Layout], options: Options) -> Sizes:
     )
 
 
+def side_dtype(dtype: str) -> str:
+    """The type of lse and of arrays that have none of their own, beside a q of dtype."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 def _dtype_of(name: str, layout: Layout) -> int:
     dtype = DTYPES.get(layout.dtype)
     if dtype is None:
@@ -286,6 +291,7 @@ def make_problem(
     p.normalizer, p.entmax_alpha = options.normalizer, options.alpha
 
     p.contiguous(_dtype_of("q", layouts["q"]))
+    own_dtype = side_dtype(layouts["q"].dtype)
     for name in ("q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v"):
         layout = layouts.get(name)
         if layout is None:
@@ -336,14 +342,14 @@ def make_problem(
         if len(dist.shape) != 2 or dist.shape[1] < 1:
             raise InvalidArgumentError(f"dist_bias is {list(dist.shape)}, not [Hq, W]")
         p.dist_window = dist.shape[1]
-        _vector("dist_bias", dist, (sizes.heads_q, dist.shape[1]), "float32")
+        _vector("dist_bias", dist, (sizes.heads_q, dist.shape[1]), own_dtype)
     if "tau" in layouts:
-        _vector("tau", layouts["tau"], (sizes.heads_q,), "float32")
+        _vector("tau", layouts["tau"], (sizes.heads_q,), own_dtype)
     for name in ("slope", "sink"):
         if name in layouts:
             own = layouts[name].shape
             entries = own[:1] if len(own) == 2 else ()
-            _vector(name, layouts[name], (*entries, sizes.heads_q), "float32")
+            _vector(name, layouts[name], (*entries, sizes.heads_q), own_dtype)
             if entries:
                 _divides(name, layouts[name], sizes.batch)
                 setattr(p, f"{name}s_batch", entries[0])
@@ -362,16 +368,16 @@ def make_problem(
             kind = PADDED if not packed else PACKED if cumulative else GAPPED
             setattr(p, f"lengths_{side}", kind)
     if "lse" in layouts:
-        _vector("lse", layouts["lse"], sizes.lse, "float32")
+        _vector("lse", layouts["lse"], sizes.lse, own_dtype)
     if "d_lse" in layouts:
-        _vector("d_lse", layouts["d_lse"], sizes.lse, "float32")
+        _vector("d_lse", layouts["d_lse"], sizes.lse, own_dtype)
         p.d_lse = 1
     if "max_logit" in layouts:
         _vector("max_logit", layouts["max_logit"], (sizes.batch, sizes.heads_q), "float32")
         p.max_logit_batch = sizes.batch
     for name in ("bias_table", "dist_bias", "slope", "tau", "sink"):
         if f"d_{name}" in layouts and name in layouts:
-            _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, "float32")
+            _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, own_dtype)
     return p, sizes
 
 

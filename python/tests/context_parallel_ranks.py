@@ -237,6 +237,8 @@ def errors(rank: int, file: str) -> None:
         refused(cp, "dist_bias", dist_bias=draw_one(4, 8))
         refused(cp, "bias of shape [16, 5]", bias=draw_one(16, 5 if rank == 0 else keys))
         x = draw_one(1, 4, 16, 8)
+        with pytest.raises(ta.UnsupportedError, match="q is float64"):
+            cp.attention(x.double(), x.double(), x.double())
         assert cp.attention(x, x, x).shape == x.shape
     dist.destroy_process_group()
 

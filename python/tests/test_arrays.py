@@ -106,6 +106,35 @@ def test_forward_and_gradients(name: str, device: str) -> None:
         assert abs((gradient * direction).sum() - want) < 1e-5 * size, wrt
 
 
+def test_float64() -> None:
+    random = np.random.default_rng(12)
+    arrays = {
+        "q": random.standard_normal((2, 4, 3, 5)), "k": random.standard_normal((2, 2, 4, 5)),
+        "v": random.standard_normal((2, 2, 4, 3)), "bias": random.standard_normal((4, 3, 1)),
+        "dist_bias": random.standard_normal((4, 2)), "slope": random.standard_normal(4),
+        "sink": random.standard_normal(4),
+    }  # fmt: skip
+    d_o, d_lse = random.standard_normal((2, 4, 3, 3)), random.standard_normal((2, 4, 3))
+
+    def loss(given: dict[str, Any]) -> float:
+        o, lse = ta.attention(**given, return_lse=True)
+        assert o.dtype == lse.dtype == np.float64
+        return float((o * d_o).sum() + (lse * d_lse).sum())
+
+    o, lse = ta.attention(**arrays, return_lse=True)
+    gradients = ta.attention_backward(d_o, o=o, lse=lse, d_lse=d_lse, **arrays)
+    for name, array in arrays.items():
+        got = getattr(gradients, name)
+        assert got.dtype == np.float64
+        direction = random.standard_normal(array.shape)
+        up, down = (loss({**arrays, name: array + s * direction}) for s in (1e-5, -1e-5))
+        assert abs((got * direction).sum() - (up - down) / 2e-5) < 1e-8, name
+    with pytest.raises(ta.InvalidArgumentError, match="lse is float32"):
+        ta.attention_backward(d_o, o=o, lse=lse.astype(np.float32), **arrays)
+    with pytest.raises(ta.InvalidArgumentError, match="sink is float32"):
+        ta.attention(**{**arrays, "sink": np.ones(4, np.float32)})
+
+
 def test_types(device: str) -> None:
     q, k, v = problem()
     want = ta.attention(q, k, v, device=device)
@@ -275,7 +304,7 @@ def test_refusals(device: str) -> None:
 
     bad = ta.InvalidArgumentError
     fails(bad, "k is float16 where q is float32", q, k.astype(np.float16), v)
-    fails(ta.UnsupportedError, "q is float64", q.astype(np.float64), k, v)
+    fails(bad, "k is float32 where q is float64", q.astype(np.float64), k, v)
     fails(ta.UnsupportedError, "q is int64", q.astype(np.int64), k, v)
     fails(bad, "k.stride", q, k[:, :, ::-1], v)
     fails(bad, "a head size of 7", q, k[..., :7], v)

@@ -246,7 +246,8 @@ def test_refusals() -> None:
          lambda: call(q, q, q, return_lse=True, return_aux=flex.AuxRequest(lse=True))),
         (absent, "asks for max_scores", lambda: call(q, q, q,
                                                      return_aux=flex.AuxRequest(max_scores=True))),
-        (absent, "q is float64", lambda: call(q.double(), q.double(), q.double())),
+        (absent, "query is float64: what score_mod adds is formed in float32",
+         lambda: call(*[q.double()] * 3, lambda score, b, h, i, j: score + i - j)),
         (TypeError, "key is a list, not a tensor", lambda: call(q, [1], q)),
     ):  # fmt: skip
         with pytest.raises(kind, match=sentence):

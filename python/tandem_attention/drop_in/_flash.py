@@ -15,6 +15,7 @@ from torch import Tensor
 from .._errors import InvalidArgumentError
 from .._options import number, whole_number
 from ..torch import attention
+from ..torch._kernels import side_type
 from ..torch._ops import refuse_tangents
 
 _INF = float("inf")
@@ -206,7 +207,7 @@ def _one_by_one(
     lengths = None if where.lengths_k is None else where.lengths_k.tolist()
     # Empty parts, for a batch in which no sequence has queries.
     outs = [q.new_empty((0, q.shape[1], v.shape[-1]))]
-    lses = [q.new_empty((q.shape[1], 0), dtype=torch.float32)]
+    lses = [q.new_empty((q.shape[1], 0), dtype=side_type(q))]
     for b, (first, last) in enumerate(itertools.pairwise(starts)):
         if first >= last:
             continue

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import whole_number
-from ..torch._kernels import check_whole_numbers
+from ..torch._kernels import check_whole_numbers, side_type
 from ._flash import Settings, dense, theirs
 
 
@@ -39,8 +39,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) 
     half = cos.shape[-1]
     if 2 * half > x.shape[-1]:
         raise InvalidArgumentError(f"rotary_cos turns {2 * half} features; D is {x.shape[-1]}")
-    c, s = cos[at][:, :, None].float(), sin[at][:, :, None].float()
-    turned, rest = x[..., : 2 * half].float(), x[..., 2 * half :]
+    wide = side_type(x)
+    c, s = (t[at][:, :, None].to(wide) for t in (cos, sin))
+    turned, rest = x[..., : 2 * half].to(wide), x[..., 2 * half :]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]
         turned = torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)

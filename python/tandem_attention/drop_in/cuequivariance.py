@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._errors import InvalidArgumentError
 from ..torch import attention
+from ..torch._kernels import side_type
 
 
 def _five(name: str, t: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ def triangle_attention(
     if batch == 1:
         o, lse = (t.unsqueeze(0) for t in parts[0])
     elif batch == 0:
-        o, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+        o, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=side_type(q))
     else:
         o, lse = (torch.stack(column) for column in zip(*parts, strict=True))
     return (o, lse, None) if return_aux else o

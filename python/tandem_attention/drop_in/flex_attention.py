@@ -184,7 +184,7 @@ def flex_attention(
     """softmax(score_mod(scale query key^T)) value under a BlockMask, as torch's function.
 
     Args:
-        query: [B, Hq, L, E], f32, f16 or bf16, on the CPU or a CUDA device.
+        query: [B, Hq, L, E], f32, f16 or bf16, on the CPU or a CUDA device; f64 on the CPU.
         key: [B, Hkv, S, E], of query's type.
         value: [B, Hkv, S, Ev], of query's type.
         score_mod: of (score, b, h, q_idx, kv_idx), where it is a sum of the score, or of
@@ -205,7 +205,8 @@ def flex_attention(
 
     Raises:
         InvalidArgumentError: sizes or types do not fit, or block_mask is of other lengths.
-        UnsupportedError: a score_mod that is no such sum, max_scores, float64.
+        UnsupportedError: a score_mod that is no such sum or beside float64, max_scores, float64 on
+            CUDA.
     """
     if return_aux is not None:
         if return_lse:
@@ -232,6 +233,8 @@ def flex_attention(
             )
     inputs: dict[str, Any] = {"scale": scale}
     if score_mod is not None:
+        if query.dtype == torch.float64:
+            raise UnsupportedError("query is float64: what score_mod adds is formed in float32")
         inputs = _score_mod.lower(
             score_mod, query, key,
             query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale or 0.0,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .._errors import InvalidArgumentError
 from ..torch import attention
+from ..torch._kernels import side_type
 
 
 def lazy_attention_triton(
@@ -92,7 +93,7 @@ class RotaryEmbedding(nn.Module):
         positions = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)
         angles = torch.outer(positions, self.inv_freq.to(x.device, torch.float32))
         cos, sin = angles.cos(), angles.sin()
-        first, second = x.float().chunk(2, dim=-1)
+        first, second = x.to(side_type(x)).chunk(2, dim=-1)
         rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         return rotated.to(x.dtype)
 

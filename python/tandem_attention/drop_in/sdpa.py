@@ -156,7 +156,8 @@ def scaled_dot_product_attention(
     """softmax(scale query key^T + attn_mask) value, as torch's function of that name.
 
     Args:
-        query: [..., H, L, E] or [L, E]; f32, f16 or bf16, on the CPU or a CUDA device.
+        query: [..., H, L, E] or [L, E]; f32, f16 or bf16, on the CPU or a CUDA device; f64 on the
+            CPU.
         key: [..., H, S, E], of query's type. Batch dimensions and H broadcast.
         value: [..., H, S, Ev], of query's type.
         attn_mask: bool (True takes part), or f32 or query's type, added to the scaled product.
@@ -178,8 +179,8 @@ def scaled_dot_product_attention(
         TypeError: query, key or value is no tensor.
         InvalidArgumentError: sizes or types do not fit; attn_mask and is_causal are both given;
             dropout_p is 1.
-        UnsupportedError: float64 and other types, E or Ev beyond 256, nested tensors of another
-            layout than torch.jagged or with attn_mask.
+        UnsupportedError: float64 on CUDA, other types, E or Ev beyond 256, nested tensors of
+            another layout than torch.jagged or with attn_mask.
     """
     for name, t in (("query", query), ("key", key), ("value", value)):
         if not isinstance(t, Tensor) and not hasattr(type(t), "__torch_function__"):

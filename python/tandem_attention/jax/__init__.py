@@ -29,6 +29,7 @@ from .._problem import (
     output_shapes,
     places,
     refuse_no_whole_numbers,
+    side_dtype,
 )
 
 __all__ = ["attention"]
@@ -46,6 +47,10 @@ def _register() -> None:
 
 def _shaped(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def _side(q: Any) -> Any:
+    return side_dtype(jnp.dtype(q.dtype).name)
 
 
 def _layout(x: Any) -> Layout:
@@ -76,7 +81,7 @@ def _forward(options: Options, inputs: dict[str, Any]) -> tuple[Any, Any]:
     shapes = output_shapes({n: _layout(x) for n, x in inputs.items()}, options)
     outputs = {
         "o": _shaped(shapes["o"], inputs["q"].dtype),
-        "lse": _shaped(shapes["lse"], jnp.float32),
+        "lse": _shaped(shapes["lse"], _side(inputs["q"])),
     }
     o, lse = _call(inputs, outputs, options, FORWARD, 0)
     return o, lse
@@ -146,7 +151,8 @@ def attention(
     """Attention on JAX arrays, with gradients of its inputs of real numbers.
 
     Args:
-        q: [B, Hq, Sq, D], f32, f16 or bf16.
+        q: [B, Hq, Sq, D], f32, f16 or bf16; f64, where x64 is on, on the CPU. What is said to be
+            f32 is f64 then.
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
         bias, keep: [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too.
@@ -212,7 +218,7 @@ def attention_backward(
     if "bias" in made:
         own = given["bias"].shape
         if own[-1] == 1 != made["bias"].shape[-1]:
-            wide = made["bias"].astype(jnp.float32).sum(-1, keepdims=True)
+            wide = made["bias"].astype(_side(made["bias"])).sum(-1, keepdims=True)
             made["bias"] = wide.astype(made["bias"].dtype)
         made["bias"] = made["bias"].reshape(own)
     return made
@@ -295,7 +301,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         **dict(zip(("blocks", "block_bits"), blocks(), strict=True)),
         "bias_index": index(),
         **{
-            n: cast(given.get(n), jnp.float32)
+            n: cast(given.get(n), _side(jnp.asarray(given["q"])))
             for n in ("bias_table", "dist_bias", "slope", "tau", "sink")
         },
     }

@@ -184,10 +184,10 @@ def _four(t: Tensor, name: str, keys: int) -> Tensor:
     return t.expand(*t.shape[:3], keys) if t.shape[3] != keys and t.shape[3] == 1 else t
 
 
-def _vector(t: Tensor | None) -> Tensor | None:
+def _vector(t: Tensor | None, q: Tensor) -> Tensor | None:
     if t is None or not isinstance(t, Tensor):  # check_tensors() names what is no tensor
         return t
-    return t.to(torch.float32).contiguous()
+    return t.to(_kernels.side_type(q)).contiguous()
 
 
 def _integers(name: str, t: Tensor | None) -> Tensor | None:
@@ -312,7 +312,8 @@ def attention(
     """Attention on torch tensors; all inputs with a gradient take part in autograd.
 
     Args:
-        q: [B, Hq, Sq, D], f32, f16 or bf16, on the CPU or a CUDA device, any strides.
+        q: [B, Hq, Sq, D], f32, f16 or bf16, on the CPU or a CUDA device, any strides; or f64, on
+            the CPU. What is said to be f32 is f64 then.
         k: [B, Hk, Sk, D], of q's type. Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
         bias: [B or a divisor of it, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too; f32, f16
@@ -405,9 +406,9 @@ def attention(
         bias = None if bias is None else _four(bias, "bias", keys)
         keep = None if keep is None else _four(keep, "keep", keys)
     inputs = Inputs(
-        q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table),
+        q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table, q),
         _index(bias_index),
-        _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
+        _vector(dist_bias, q), _vector(slope, q), _vector(tau, q), _vector(sink, q),
         *_places(lengths_q, lengths_kv, offsets_q, offsets_kv),
     )  # fmt: skip
     optional = _kernels.has_optional(inputs)

@@ -85,6 +85,11 @@ def _layout(t: Tensor) -> Layout:
     return Layout(tuple(t.shape), tuple(t.stride()), str(t.dtype)[6:])
 
 
+def side_type(q: Tensor) -> torch.dtype:
+    """The type of lse and of inputs that have none of their own."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
 def _device_name(t: Tensor) -> str:
     kind = t.device.type
     if kind == "cpu":
@@ -161,7 +166,7 @@ class Call:
         self.like_q = _is_like(inputs.q, inputs.v.shape[-1])
         # Of one element, in lse's shape: torch makes a tensor like another faster than of a shape.
         shape = lse_shape(inputs, options)
-        self.lse = torch.empty(1, dtype=torch.float32, device=inputs.q.device).expand(shape)
+        self.lse = torch.empty(1, dtype=side_type(inputs.q), device=inputs.q.device).expand(shape)
         self.outputs: tuple[tuple[int, bool], ...] = ()
 
 
@@ -227,7 +232,7 @@ def _first_forward(key: object, inputs: Inputs, options: Options, max_logit: Ten
     sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
     q = inputs.q
     o = ordered_empty(q, inputs.v.shape[-1])
-    lse = q.new_empty(lse_shape(inputs, options), dtype=torch.float32)
+    lse = q.new_empty(lse_shape(inputs, options), dtype=side_type(q))
     more = {"o": o, "lse": lse}
     if max_logit is not None:
         more["max_logit"] = max_logit

@@ -64,7 +64,7 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
     q = inputs.q
     o = _kernels.ordered_empty(q, inputs.v.shape[-1])
     shape = _kernels.lse_shape(inputs, options)
-    return o, q.new_empty(shape, dtype=torch.float32)
+    return o, q.new_empty(shape, dtype=_kernels.side_type(q))
 
 
 @torch.library.custom_op("tandem::attention_max_logit", mutates_args=(), schema=_schema("", 3))

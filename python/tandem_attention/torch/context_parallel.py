@@ -258,6 +258,8 @@ class ContextParallel:
         if words["allow_tf32"] is None:
             matmul = torch.backends.cuda.matmul
             words["allow_tf32"] = kind == "cuda" and q.dtype == torch.float32 and matmul.allow_tf32
+        if q.dtype == torch.float64:
+            raise UnsupportedError("q is float64: ranks add up what they computed in float32")
         options = make_options(**words)
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dim() != 4:
@@ -302,7 +304,7 @@ class ContextParallel:
                 f"spans are for {spans.shape[2]} keys; the rank has {k.shape[2]} of {keys}"
             )
         t = _ring.Tensors(
-            q, k, v, bias, keep, spans, _vector(slope), _vector(sink),
+            q, k, v, bias, keep, spans, _vector(slope, q), _vector(sink, q),
             _integers("lengths_q", lengths_q), _integers("lengths_kv", lengths_kv),
         )  # fmt: skip
         self._probe(t, options, keys)
