@@ -214,6 +214,7 @@ void Case::spoil_gaps() {
     const bool kv = role == Role::k || role == Role::v;
     if (!is_input(p, role) || (kv ? p.lengths_kv : p.lengths_q) != TANDEM_LENGTHS_GAPPED) continue;
     HostTensor& t = input(role);
+    if (t.dims.s > 1 && t.layout.stride[2] == 0) continue;  // all rows are one
     const std::vector<bool> dead = dead_rows(t, sequences(kv));
     for (int64_t h = 0; h < t.dims.h; ++h)
       for (int64_t i = 0; i < t.dims.s; ++i)

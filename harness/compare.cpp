@@ -213,8 +213,8 @@ Judgement judge_lse_within(const Dims& rows, const std::vector<double>& want,
 }  // namespace
 
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings, bool threshold,
-                    bool tf32, const char* name) {
+                    const std::vector<float>& got, double f32_roundings, bool threshold, bool tf32,
+                    const char* name) {
   return judge_lse_within(rows, want, got, 1e-5, (tf32 ? kTf32 : kF32) * f32_roundings, threshold,
                           name);
 }

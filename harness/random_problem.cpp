@@ -94,8 +94,8 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     if (k.lengths_q == TANDEM_LENGTHS_FULL && k.lengths_kv == TANDEM_LENGTHS_FULL)
       k.lengths_q = k.lengths_kv = r.chance(50) ? TANDEM_LENGTHS_PADDED : TANDEM_LENGTHS_PACKED;
     Random of_gaps(Random::mix(group) ^ 0x67617073);
-    for (tandem_lengths* kind : {&k.lengths_q, &k.lengths_kv})
-      if (*kind == TANDEM_LENGTHS_PACKED && of_gaps.chance(45)) *kind = TANDEM_LENGTHS_GAPPED;
+    for (tandem_lengths* side : {&k.lengths_q, &k.lengths_kv})
+      if (*side == TANDEM_LENGTHS_PACKED && of_gaps.chance(45)) *side = TANDEM_LENGTHS_GAPPED;
   }
 
   // Drawn apart, too.

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -157,7 +158,8 @@ class CaseRun {
   BenchTensors host_;
   tandem_args args_ = TANDEM_ARGS_INIT;
   std::vector<Buffer> buffers_;
-  Buffer outputs_[harness::kRoleCount], lse_;
+  Buffer outputs_[harness::kRoleCount], lse_, max_logit_;
+  int64_t max_logit_batch_ = 0;
   std::vector<Direction> directions_;
 };
 
@@ -168,6 +170,8 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
       forward_only_(c.forward_only || options.op == "fwd"),
       problem_(c.problem) {
   problem_.direction = TANDEM_BACKWARD;
+  max_logit_batch_ = problem_.max_logit_batch;
+  problem_.max_logit_batch = 0;
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
     if (c.model || role == Role::spans || role == Role::blocks || role == Role::block_bits ||
@@ -198,6 +202,13 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   const size_t rows = size_t(problem_.batch * problem_.heads_q * problem_.seq_q);
   lse_ = session.buffer(rows * sizeof(float));
   args_.lse = lse_.handle();
+  if (max_logit_batch_ > 0) {
+    const std::vector<float> none(size_t(max_logit_batch_ * problem_.heads_q),
+                                  -std::numeric_limits<float>::infinity());
+    max_logit_ = session.buffer(none.size() * sizeof(float));
+    max_logit_.upload(none.data(), none.size() * sizeof(float));
+    args_.max_logit = max_logit_.handle();
+  }
   directions_.resize(forward_only_ ? 1 : 2);
   directions_.back().backward = !forward_only_;
 }
@@ -218,7 +229,10 @@ bool CaseRun::guards_intact() const {
 void CaseRun::prepare(size_t n) {
   Direction& d = directions_[n];
   d.problem = problem_;
-  if (!d.backward) d.problem = harness::forward_of(problem_);
+  if (!d.backward) {
+    d.problem = harness::forward_of(problem_);
+    d.problem.max_logit_batch = max_logit_batch_;  // which a backward does not take
+  }
   const auto start = std::chrono::steady_clock::now();
   d.plan = harness::Plan(session_, d.problem);
   d.build_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

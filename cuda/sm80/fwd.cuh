@@ -118,7 +118,8 @@ struct OnlineRows {
     return exp2_fast(x);
   }
 
-  // Turns raw scores into weights. Rescales earlier results where an origin moves. slack: FwdBlock's.
+  // Turns raw scores into weights. Rescales earlier results where an origin moves. slack: that of
+  // FwdBlock.
   template <int N, int O, typename Shared = OwnRows>
   TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c, float slack,
                           const Shared& rows = Shared()) {
@@ -190,9 +191,9 @@ struct OnlineRows {
   }
 };
 
-// Stores lse of the lane's rows, from `row` on, raises the largest logit, and forms the numbers that
-// o is multiplied or divided by. factor: of weights beside a sink. half: the warp's, of its rows' keys; part: over
-// batch and splits.
+// Stores lse of the lane's rows, from `row` on, raises the largest logit, and forms the numbers
+// that o is multiplied or divided by. factor: of weights beside a sink. half: the warp's, of its
+// rows' keys; part: over batch and splits.
 template <typename T, typename Inputs, typename Params, typename Softmax, typename Rows, int MT>
 TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (&factor)[MT][2],
                                const Params& params, const Exponent& e, Softmax& softmax,

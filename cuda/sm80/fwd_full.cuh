@@ -225,13 +225,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   float factor[2] = {1.f, 1.f}, divisor[2] = {1.f, 1.f};
   float largest = minus_infinity();
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-    if (row + 8 * h < e.seq_q) largest = fmaxf(largest, softmax.m[0][h]);
-  raise_max_logit(u, push, at.batch, at.head, largest);
-#pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = row + 8 * h;
     const float* sink = sink_at(i);
+    if (i < e.seq_q) largest = fmaxf(largest, softmax.m[0][h]);
     float from = origin[h].lse(sink), log_sum = 0.f;
     if (online) {
       float l = quad_sum(softmax.l[0][h]);
@@ -264,6 +261,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     store_averages<W>(make_rows_view<T>(0, push.o, u.o, at.batch, at.head, e.first_q, e.written_q,
                                         u.head_dim_v, push.wide & 8u),
                       row0, q_tile, own, o, of_row);
+  raise_max_logit(u, push, at.batch, at.head, largest);  // last, as registers are short
 }
 
 }  // namespace sm80

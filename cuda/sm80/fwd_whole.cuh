@@ -2,7 +2,6 @@
 // fwd of whole heads (whole_head.cuh).
 #ifndef TANDEM_CUDA_SM80_FWD_WHOLE_CUH
 #define TANDEM_CUDA_SM80_FWD_WHOLE_CUH
-#include "../parts/max_logit.cuh"
 #include "whole_head.cuh"
 
 namespace tandem {
@@ -65,11 +64,6 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
         if (own + me.g + 8 * h < u.seq_q)
           lse[8 * h] = l[h] > 0.f ? joined_lse(nullptr, m[h], l[h]) : minus_infinity();
     }
-    float largest = minus_infinity();
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if (own + me.g + 8 * h < u.seq_q && l[h] > 0.f) largest = fmaxf(largest, m[h]);
-    raise_max_logit(u, push, entry, head, largest);
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) inverse[h] = l[h] > 0.f ? __fdiv_rn(1.f, l[h]) : 0.f;

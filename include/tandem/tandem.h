@@ -489,9 +489,9 @@ typedef struct tandem_args {
   /* f32 [B,Hq,Sq] contiguous, read by backward. What stands in rows that see no key, with lse of
    * minus infinity, and behind a length has no effect, and may be NaN. */
   tandem_buffer d_lse;
-  /* f32 [max_logit_batch, Hq], raised by forward: to the largest score s_ij of a visible key, before
-   * any sink, if that is larger than what stands there. Fill it with minus infinity before the
-   * first call; further calls, as of the parts of a batch, may go on raising it. */
+  /* f32 [max_logit_batch, Hq], raised by forward: to the largest score s_ij of a visible key,
+   * before any sink, if that is larger than what stands there. Fill it with minus infinity before
+   * the first call; further calls, as of the parts of a batch, may go on raising it. */
   tandem_buffer max_logit;
   /* With TANDEM_LENGTHS_GAPPED, int32 [B]: entry b has the rows from offsets[b] to offsets[b] +
    * lengths[b]. What lies in a gap has no effect, may be NaN, and keeps its bytes. Offsets count as

@@ -36,7 +36,7 @@ TEST_CASE("ratio: max_logit, other kernels" * doctest::skip(!at_least(Tier::ci))
        "fwd f16 b2 hq2 hk1 sq160 sk170 d64 dv64 spans=1:2x1 max_logit=2"});
 }
 
-// Rows that see no key have none, and a head of such rows alone keeps what stands there.
+// Rows that see no key have none. A head that has no other rows keeps what stands there.
 TEST_CASE("max_logit of scores that are all negative, far, or hidden") {
   for (const char* line :
        {"fwd f16 b2 hq2 hk1 sq70 sk80 d64 dv64 bias:f32:2x2x70 max_logit=2",

@@ -182,8 +182,8 @@ struct Device {
 
 TEST_CASE("offsets beyond the total") {
   Device cpu;
-  Run{cpu.device, 2, {true, 4, 6, {0, 3, 1000}}, {true, 4, 6, {0, 3, 1000}}}();
-  Run{cpu.device, 2, {true, 4, 6, {-3, 3, 6}}, {true, 4, 6, {0, 6, 3}}}();
+  Run{cpu.device, 2, {true, 4, 6, {0, 3, 1000}, {}}, {true, 4, 6, {0, 3, 1000}, {}}}();
+  Run{cpu.device, 2, {true, 4, 6, {-3, 3, 6}, {}}, {true, 4, 6, {0, 6, 3}, {}}}();
 }
 
 TEST_CASE("gapped entries of any order, and beyond the total") {

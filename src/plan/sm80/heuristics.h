@@ -115,6 +115,7 @@ inline bool sm80_joins_dq(const Caps& caps, uint32_t dkv_total, uint32_t dq_tota
 constexpr int64_t kFewWholeRows = 16;
 inline bool sm80_takes_whole(const Problem& p, const Caps& caps) {
   if (p.element_size() != 2 || p.normalizer != Normalizer::softmax || p.d_lse || p.part_of_keys ||
+      p.max_logit_batch > 0 ||  // the largest tiles have no register left for it
       (p.inputs() & ~uint32_t(kHasBias | kHasKeep)) != 0 || p.is_empty() || p.splits > 1)
     return false;
   if (p.is_grouped(p.bias) || p.is_grouped(p.keep)) return false;  // its kernels do not divide
