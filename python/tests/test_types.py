@@ -151,7 +151,7 @@ def test_runtime_and_types_know_the_same_options() -> None:
 
 def test_functions_that_write_options_out_have_all() -> None:
     function = ta.torch.attention
-    own = {"q", "k", "v", "seed", "offset", "return_lse"}
+    own = {"q", "k", "v", "seed", "offset", "return_lse", "return_max_logit"}
     assert names_of(function) == own | ALL
     assert names_of(ta.jax.attention) == {"q", "k", "v", "return_lse"} | ARRAYS | STATIC
     types, said = get_type_hints(function), get_type_hints(AttentionOptions)

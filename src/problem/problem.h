@@ -70,7 +70,6 @@ struct Problem {
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false, visit_all = false;
   bool part_of_keys = false;         // lse and o are of more keys than these
-  bool slices = false;               // executes are recorded in slices
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses

@@ -102,20 +102,14 @@ class VulkanProgram final : public Program {
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
   Status record(tandem_stream stream, const tandem_args& args) const override {
-    return record(stream, args, nullptr, nullptr);
-  }
-  Status record_slice(tandem_stream stream, const tandem_args& args,
-                      const Slice& slice) const override {
-    return record(stream, args, nullptr, &slice);
+    return record(stream, args, nullptr);
   }
   // Writes a timestamp before the first kernel and one behind each.
   struct Timestamps {
     VkQueryPool pool;
     uint32_t first;
   };
-  // slice: what is recorded of it; nullptr: all.
-  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times,
-                const Slice* slice) const;
+  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times) const;
 
  private:
   friend class VulkanDevice;

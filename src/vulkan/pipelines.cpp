@@ -273,7 +273,6 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
     if (caps().subgroup_pin) info.stage.pNext = &subgroup;  // else there is but one size
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
-  if (plan.problem.slices) info.flags |= VK_PIPELINE_CREATE_DISPATCH_BASE;
   info.layout = layout(launch.stem).pipeline;
   VkPipeline made = VK_NULL_HANDLE;
   const VkResult result =
@@ -291,9 +290,7 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
 
 Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
   // The element type, which chooses a matrix path's module, is one of the constants.
-  // Those of plans in slices are others.
-  const auto key = std::make_pair(wanted->launch->kernel,
-                                  plan.problem.slices ? wanted->spec + "slices" : wanted->spec);
+  const auto key = std::make_pair(wanted->launch->kernel, wanted->spec);
   // Several threads can make plans, and a pipeline takes up to a second to compile. The first to
   // want it inserts a null pipeline, and compiles outside the lock. The others wait for that one.
   std::unique_lock<std::mutex> lock(mutex_);

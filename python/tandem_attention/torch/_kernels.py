@@ -227,7 +227,9 @@ def _plan(
     return call
 
 
-def _first_forward(key: object, inputs: Inputs, options: Options, max_logit: Tensor | None) -> Call:
+def _first_forward(
+    key: object, inputs: Inputs, options: Options, max_logit: Tensor | None = None
+) -> Call:
     _check(inputs, {})
     sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
     q = inputs.q
