@@ -104,7 +104,8 @@ TEST_CASE("features: a few combinations with all of them") {
         seed_of("few", 2), sparse());
   check(with({"softcap", "alibi", "sink", "dropout", "padded"}, TANDEM_BF16, shape, kNone),
         seed_of("few", 3), sparse());
-  check(with({"block lists", "table"}, TANDEM_BF16, shape, kNone), seed_of("few", 4), sparse());
+  check(with({"block lists", "table", "gapped"}, TANDEM_BF16, shape, kNone), seed_of("few", 4),
+        sparse());
 }
 
 // What CUDA has kernels of its own for (trait::fixed).
