@@ -71,7 +71,7 @@ struct SharedRows {
 };
 
 // Online softmax of a lane's rows. A weight is 2^(s c - m c), one fma and one exp2. m moves only
-// when a score of the warp exceeds it by more than slack.
+// when a score of the row exceeds it by more than slack.
 //
 // EXACT: for f32, where nothing rounds weights and results again. m is the maximum and a weight is
 // 2^((s - m) c), so that the largest is 1 to the last bit.
@@ -142,7 +142,9 @@ struct OnlineRows {
       for (int r = 0; r < MT; ++r)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float now = fmaxf(m[r][h], top[r][h]);
+          // Each row decides for itself, so that its bits do not depend on the rows beside it.
+          const bool grows = (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : slack);
+          const float now = grows ? top[r][h] : m[r][h];
           const float factor = moved(m[r][h], now, c);
           any_far |= far(now, c);
           m[r][h] = now;

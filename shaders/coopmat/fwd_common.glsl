@@ -52,6 +52,11 @@ float kept(float x, float keep) { return keep != 0 ? x * keep : 0.0; }
 // Most tiles change neither o nor need the reduction of the maximum. H100, 580.159.04: D 64 gains
 // most.
 const float SLACK = MAX_LOGIT != 0 ? 0.0 : TANDEM_ORIGIN_SLACK;
+// Whether a score moves the origin of a row whose largest score so far is m; and that score then.
+// Each row decides for itself, though a subgroup moves its rows in one branch: the bits of a row do
+// not depend on the rows beside it.
+bool moves_origin(float m, float top) { return fma(top, log2_scale, -log2_origin(m)) > SLACK; }
+float moved_origin(float m, float top) { return moves_origin(m, top) ? top : m; }
 // K is fetched once more after the last tile, without effect, which saves a branch. On an H100
 // (580.159.04) it is 4 to 7 % faster with RM 2 (D 64), and up to 5 % slower with RM 1 (D 128).
 const bool AGAIN = PREFETCHES && RM > 1;
@@ -99,15 +104,15 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
 }
 // From a tile's scores s[RM][NB]: the largest score in each place of a block, in top[RM], the
 // origins of the rows' weights, and whether a score changes a row's maximum (SLACK).
-#define BEGIN_ROWS(s, m, top, origin, grows)                              \
-  EACH(r, RM) {                                                           \
-    top[r] = s[r][0];                                                     \
-    EACH(n, NB)                                                           \
-      ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);         \
-    ELEMENTS(k, top[r]) {                                                 \
-      origin[r][k] = log2_origin(m[r][k]);                                \
-      grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK; \
-    }                                                                     \
+#define BEGIN_ROWS(s, m, top, origin, grows)                      \
+  EACH(r, RM) {                                                   \
+    top[r] = s[r][0];                                             \
+    EACH(n, NB)                                                   \
+      ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]); \
+    ELEMENTS(k, top[r]) {                                         \
+      origin[r][k] = log2_origin(m[r][k]);                        \
+      grows = grows || moves_origin(m[r][k], top[r][k]);          \
+    }                                                             \
   }
 // Stores the rows' lse, which lies in the subgroup's scratch. head counts over batch entries, or
 // parts, and heads.

@@ -29,10 +29,10 @@ void begin_rows() {
   subgroupBarrier();
 }
 
-// Whether a score changes a row's maximum by more than SLACK.
+// Whether a score moves a row's origin.
 bool grows_by(ACC top, ACC m) {
   bool grows = false;
-  ELEMENTS(k, top) grows = grows || fma(top[k], log2_scale, -log2_origin(m[k])) > SLACK;
+  ELEMENTS(k, top) grows = grows || moves_origin(m[k], top[k]);
   return grows;
 }
 // Factors of what has been summed so far, behind move_rows(). They are loaded anew for each block
@@ -43,14 +43,15 @@ ACC load_factors() {
   coopMatLoad(x, scratch, MY_SCRATCH + MM * MN / 4, 0, COL_MAJOR);
   return x;
 }
-// Moves the rows' m up to scores, and l with it.
+// Moves the rows' m to scores that exceed it by more than SLACK, and l with it.
 void move_rows(ACC top) {
   coopMatStore(top, scratch, MY_SCRATCH, MM / 4, COL_MAJOR);
   subgroupBarrier();
   [[dont_unroll]] for (int row = LANE; row < MM; row += SUBGROUP) {
     const float before = OWN_NUMBER(AT_M + row);
-    float m = before;
+    float m = HIDDEN_SCORE;
     [[dont_unroll]] for (int c = 0; c < MN; c++) m = max(m, SCRATCH_FLOAT(c * MM + row));
+    m = moved_origin(before, m);
     OWN_NUMBER(AT_M + row) = m;
     SCRATCH_FLOAT(MM * MN + row) = exp2(log2_origin(before) - log2_origin(m));
   }

@@ -62,7 +62,7 @@ while (next < tiles.end) {
         row_max(top[r]);
         ACC keep;
         ELEMENTS(k, keep) {
-          m[r][k] = max(m[r][k], top[r][k]);
+          m[r][k] = moved_origin(m[r][k], top[r][k]);
           keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
           origin[r][k] = log2_origin(m[r][k]);
           l[r][k] = kept(l[r][k], keep[k]);

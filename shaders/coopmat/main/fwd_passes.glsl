@@ -55,7 +55,7 @@ for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
         EACH(r, RM) {
           row_max(top[r]);
           ELEMENTS(k, m[r]) {
-            m[r][k] = max(m[r][k], top[r][k]);
+            m[r][k] = moved_origin(m[r][k], top[r][k]);
             l[r][k] = kept(l[r][k], exp2(origin[r][k] - log2_origin(m[r][k])));
             origin[r][k] = log2_origin(m[r][k]);
           }

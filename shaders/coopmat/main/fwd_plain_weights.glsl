@@ -23,7 +23,7 @@ if (!BOTH_AHEAD) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);
         subgroupBarrier();
       }
       ELEMENTS(i, keep) {
-        m[r][i] = max(m[r][i], top[r][i]);
+        m[r][i] = moved_origin(m[r][i], top[r][i]);
         keep[i] = exp2(-log2_origin(m[r][i]) - below[r][i]);
         below[r][i] = -log2_origin(m[r][i]);
         l[r][i] = kept(l[r][i], keep[i]);
