@@ -327,6 +327,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.d_lse != 0, "d_lse");
   add(p.max_logit_batch != 0, "max_logit");
   add(p.dropout > 0, "dropout");
+  add((p.flags & TANDEM_FLAG_BATCH_INVARIANT) != 0, "batch_invariant");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
   add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");
   add(p.lengths_q == TANDEM_LENGTHS_GAPPED || p.lengths_kv == TANDEM_LENGTHS_GAPPED, "gapped");

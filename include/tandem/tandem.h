@@ -230,6 +230,12 @@ typedef enum tandem_lengths {
 /* Backward of softmax: k and v are a part of the keys of which o and lse are. The gradients are
  * this part's: d_q of the parts add up to that of all keys. Not with TANDEM_GRAD_SLOPE. */
 #define TANDEM_FLAG_PART_OF_KEYS 0x8u
+/* The bits of a row of o and lse depend on its own query and on the keys that it sees alone, those
+ * of d_q likewise, and those of d_k and d_v on the rows of their sequence: not on B, on the other
+ * entries, on padding, packing, how many heads a call has, or where a prefill is cut. Includes
+ * TANDEM_FLAG_DETERMINISTIC. For TANDEM_SOFTMAX with masks by position, softcap, alibi, sinks and
+ * lengths. docs/guide/features/batch_invariant.md says what it costs. */
+#define TANDEM_FLAG_BATCH_INVARIANT 0x10u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
 typedef struct tandem_problem {

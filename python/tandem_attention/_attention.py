@@ -323,6 +323,9 @@ def attention(
         alpha: of entmax, 1 < alpha <= 2.
         layout: "bhsd", or "bshd" for tensors [B, S, H, D] (packed: [total, H, D]).
         deterministic: the same bits run after run; costs speed on some paths.
+        batch_invariant: the bits of a row do not depend on the batch, on padding, packing, how many
+            heads there are, or where a prefill is cut. Includes deterministic. With softmax, masks
+            by position, softcap, slope, sink and lengths.
         allow_tf32: f32 products may round their operands to TF32.
         workspace_limit: most bytes of workspace; 0: the planner's choice.
         out: an array for o; else a new one of q's framework.

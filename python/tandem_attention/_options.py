@@ -22,7 +22,7 @@ elif TYPE_CHECKING:
 else:
     Unpack = None  # annotations are not evaluated
 
-DETERMINISTIC, TF32, PART_OF_KEYS = 1, 4, 8
+DETERMINISTIC, TF32, PART_OF_KEYS, BATCH_INVARIANT = 1, 4, 8, 16
 UNBOUNDED = -1
 
 Diagonal = Literal["top_left", "bottom_right"]
@@ -53,6 +53,7 @@ class StaticOptions(TypedDict, total=False):
     max_seq_q: int
     max_seq_kv: int
     deterministic: bool
+    batch_invariant: bool
     allow_tf32: bool
     workspace_limit: int
 
@@ -174,6 +175,7 @@ def make_options(
     normalizer: Normalizer = "softmax",
     alpha: float = 1.5,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     allow_tf32: bool = False,
     workspace_limit: int = 0,
     layout: Order = "bhsd",
@@ -199,7 +201,9 @@ def make_options(
         dropout=number("dropout", dropout),
         normalizer=weights,
         alpha=number("alpha", alpha) if normalizer == "entmax" else 0.0,
-        flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
+        flags=DETERMINISTIC * bool(deterministic)
+        | TF32 * bool(allow_tf32)
+        | BATCH_INVARIANT * bool(batch_invariant),
         packed_q=packed_q,
         packed_kv=packed_kv,
         seq_q=whole_number("max_seq_q", max_seq_q),

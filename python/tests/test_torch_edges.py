@@ -260,6 +260,19 @@ def test_one_seed_for_different_masks_is_refused(compiled: bool) -> None:
     assert torch.equal(nothing(q)[1], attention(q[1], q[1], q[1]))
 
 
+def test_batch_invariant_rows_have_the_bits_of_their_sequence_alone() -> None:
+    q, k, v = (torch.randn(3, 2, 40, 16) for _ in "qkv")
+    words = {"causal": "bottom_right", "batch_invariant": True, "return_lse": True}
+    whole = attention(q, k, v, **words)
+    alone = attention(q[1:2], k[1:2], v[1:2], **words)
+    piece = attention(q[1:2, :, 30:33], k[1:2, :, :33], v[1:2, :, :33], **words)
+    for of_whole, of_alone, of_piece in zip(whole, alone, piece, strict=True):
+        assert torch.equal(of_whole[1:2], of_alone)
+        assert torch.equal(of_whole[1:2, :, 30:33], of_piece)
+    with pytest.raises(ta.UnsupportedError, match="TANDEM_FLAG_BATCH_INVARIANT"):
+        attention(q, k, v, dropout=0.5, batch_invariant=True)
+
+
 def test_a_workspace_limit_holds_for_forward_and_backward() -> None:
     q, k, v = qkv(1, 2, 40, 8, grad=True)
     least = ta.plan(q, k, v, backward=True).workspace_bytes

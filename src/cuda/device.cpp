@@ -73,6 +73,12 @@ class CudaProgram final : public Program {
           return Status();
         },
         &a));
+    if (plan_.problem.batch_invariant && std::holds_alternative<Sm90Plan>(plan_.of_path) &&
+        !sm90_takes(plan_, a))
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "an input is at an address that is no multiple of 16 bytes; a batch-invariant "
+                  "problem may not take another path than %s for it",
+                  plan_.name().c_str());
     if (unaligned_ && !sm90_takes(plan_, a)) {
       if (!told_.exchange(true))
         log_(TANDEM_LOG_WARN,

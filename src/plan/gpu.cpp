@@ -87,6 +87,7 @@ const Tile* GpuPlanner::next_tile(const Refuse& refuse) {
 uint32_t GpuPlanner::key_splits(const Launch& l, const Extent& e) const {
   // Elastic softmax and entmax need the whole row's origin before the first weight.
   if (p.normalizer != Normalizer::softmax) return 1;
+  if (p.batch_invariant) return 1;
   if (p.splits > 0) return uint32_t(p.splits);
   if (caps.max_invocations < uint32_t(kCombineGroup)) return 1;
   const int64_t wanted =

@@ -21,9 +21,16 @@ constexpr MakePlanner kPlanners[] = {
 };
 
 // Makes the plan of a path for plan->problem, whatever its workspace; otherwise adds to its
-// refusals.
-bool try_savings(int n, const Caps& caps, Plan* plan) {
-  const std::unique_ptr<PathPlanner> path = kPlanners[n](kPaths[n], plan->problem, caps);
+// refusals. settled: set if no other path may take the problem.
+bool try_savings(int n, const Caps& caps, Plan* plan, bool* settled) {
+  // The path sees the problem that its choice goes by, and then the one that it is for.
+  const bool invariant = plan->problem.batch_invariant;
+  const Problem form = invariant ? plan->problem.invariant_form() : plan->problem;
+  Problem seen = form;
+  Caps copy;
+  if (invariant) copy = caps;
+  const Caps& device = invariant ? copy : caps;
+  const std::unique_ptr<PathPlanner> path = kPlanners[n](kPaths[n], seen, device);
   const Refuse refuse = [&](const String& who, const String& why) {
     plan->refusals.push_back({who, why});
     return false;
@@ -34,12 +41,23 @@ bool try_savings(int n, const Caps& caps, Plan* plan) {
     return refuse(name, "it has no kernel for tensors of f64, which cpu.ref alone computes");
   String why = path->refuse();
   if (!why.empty()) return refuse(name, why);
-  while (path->choose(refuse)) {
+  for (; path->choose(refuse); seen = form, copy.cores = caps.cores) {
     Vec<Launch> launches;
     why = path->launches(&launches);
     if (!why.empty()) {
       refuse(path->chosen(), why);
       continue;
+    }
+    if (invariant) {
+      *settled = true;
+      seen = plan->problem;
+      if (seen.cores > 0 && seen.cores < cores_of(caps)) copy.cores = uint32_t(seen.cores);
+      launches.clear();
+      why = path->refuse();
+      if (why.empty()) why = path->unfit();
+      if (why.empty()) why = path->launches(&launches);
+      if (!why.empty())
+        return refuse(path->chosen(), why + "; a batch-invariant problem may not take another one");
     }
     Plan made = *plan;
     made.path = kPaths[n].name;
@@ -51,6 +69,7 @@ bool try_savings(int n, const Caps& caps, Plan* plan) {
     why = kernels_refusal(caps, made);
     if (!why.empty()) {
       refuse(path->chosen(), why);
+      if (invariant) return false;
       continue;
     }
     *plan = std::move(made);
@@ -60,22 +79,24 @@ bool try_savings(int n, const Caps& caps, Plan* plan) {
 }
 
 // Fills in plan if the path takes the problem within its limit of the workspace; otherwise adds to
-// its refusals.
-bool try_path(int n, const Caps& caps, Plan* plan) {
+// its refusals. settled: as of try_savings().
+bool try_path(int n, const Caps& caps, Plan* plan, bool* settled) {
   Plan made = *plan;
-  if (!try_savings(n, caps, &made)) {
+  if (!try_savings(n, caps, &made, settled)) {
     plan->refusals = std::move(made.refusals);
     return false;
   }
   const uint64_t limit = plan->problem.workspace_limit;
   uint64_t least = made.workspace_size;
   Problem thrifty = plan->problem;
-  while (limit > 0 && made.workspace_size > limit) {
+  // What a saving computes in another way has other bits.
+  while (limit > 0 && made.workspace_size > limit && !thrifty.batch_invariant) {
     const Launch* fwd = made.find(Stem::fwd);
     if (!save_more(fwd ? fwd->splits : 1, &thrifty)) break;
     Plan next = *plan;
     next.problem = thrifty;
-    if (!try_savings(n, caps, &next)) continue;  // what is left is no plan; a later saving may be
+    if (!try_savings(n, caps, &next, settled))
+      continue;  // what is left is no plan; a later saving may be
     made = std::move(next);
     least = std::min(least, made.workspace_size);
   }
@@ -97,7 +118,7 @@ bool try_path(int n, const Caps& caps, Plan* plan) {
 
 // Replaces a plan for `problem` by that of a later path than `first` that surely is faster.
 void rank_later_paths(const Problem& problem, int first, const Caps& caps, Plan* plan) {
-  if (!may_rank(problem, caps)) return;
+  if (problem.batch_invariant || !may_rank(problem, caps)) return;
   Estimate taken = estimate(*plan, caps);
   for (int n = first + 1; n < kPathCount && taken.inside; ++n) {
     if (kPaths[n].backend != caps.backend) continue;
@@ -109,7 +130,8 @@ void rank_later_paths(const Problem& problem, int first, const Caps& caps, Plan*
     other.refusals = plan->refusals;
     other.refusals.push_back({plan->name(), ""});
     const size_t at = other.refusals.size() - 1;
-    if (!try_path(n, caps, &other)) continue;
+    bool settled = false;
+    if (!try_path(n, caps, &other, &settled)) continue;
     const Estimate e = estimate(other, caps);
     if (!is_surely_faster(e, taken)) continue;
     other.refusals[at].reason = text("%s; %s.%s takes %s", taken.words().c_str(),
@@ -147,7 +169,8 @@ bool is_disabled(const Caps& caps, const String& name) {
 }
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
-  if (problem.cores > 0 && problem.cores < cores_of(caps)) {
+  // The choice of a batch-invariant problem goes by all cores.
+  if (problem.cores > 0 && problem.cores < cores_of(caps) && !problem.batch_invariant) {
     Caps fewer = caps;
     fewer.cores = uint32_t(problem.cores);
     return make_plan(problem, fewer, plan);
@@ -156,11 +179,14 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   plan->problem =
       caps.backend == Backend::cpu
           ? problem
-          : problem.with_heads_as_rows(takes_sinks_of_rows(problem, caps)).with_dense_bias();
+          : problem
+                .with_heads_as_rows(!problem.batch_invariant && takes_sinks_of_rows(problem, caps))
+                .with_dense_bias();
   plan->backend = caps.backend;
   const Problem whole = plan->problem;
-  for (int n = 0; n < kPathCount; ++n)
-    if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) {
+  bool settled = false;
+  for (int n = 0; n < kPathCount && !settled; ++n)
+    if (kPaths[n].backend == caps.backend && try_path(n, caps, plan, &settled)) {
       rank_later_paths(whole, n, caps, plan);
       return Status();
     }

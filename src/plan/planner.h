@@ -43,6 +43,9 @@ class PathPlanner : public HostObject {
   // Takes the next choice of tiles, in order of preference; false: there is none left. Records what
   // it refuses.
   virtual bool choose(const Refuse& refuse) = 0;
+  // Batch-invariant, whose choice is that of another problem (Problem::invariant_form()): why the
+  // choice cannot serve the problem itself; "" if it can.
+  virtual String unfit() const { return ""; }
   // Name of the choice as a candidate.
   virtual String chosen() const { return name(); }
   // Makes the launches of the choice. Returns why it cannot, "" if it can. A launch whose output is

@@ -333,6 +333,28 @@ Status check_part(const Problem& p) {
   return Status();
 }
 
+// What the bits of a batch-invariant problem's rows would depend on, or has no kernels for it.
+Status check_batch_invariant(const Problem& p) {
+  if (!p.batch_invariant) return Status();
+  const String more = p.extras(kHasSoftcap | kHasAlibi | kHasSink | kHasLengths);
+  if (!more.empty())
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "problem.flags has TANDEM_FLAG_BATCH_INVARIANT, which is in this version for "
+                "TANDEM_SOFTMAX with softcap, ALiBi, sinks and lengths; this problem has %s",
+                more.c_str());
+  if (p.splits > 1)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.splits is %d, but with TANDEM_FLAG_BATCH_INVARIANT bits may not depend on "
+                "splits; leave it 0",
+                p.splits);
+  if (p.tile_rows || p.tile_cols)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.tile_rows and tile_cols are %d and %d, but with "
+                "TANDEM_FLAG_BATCH_INVARIANT the tile is the library's; leave them 0",
+                p.tile_rows, p.tile_cols);
+  return Status();
+}
+
 Status check_flag(const char* name, uint32_t value) {
   if (value > 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
@@ -464,7 +486,30 @@ uint32_t Problem::inputs() const {
 #define TANDEM_INPUT(name, words, present) \
   if (present) bits |= kHas##name;
 #include "kernels/inputs.inc"
-  return bits;
+  return batch_invariant ? bits | kHasLengths : bits;
+}
+
+Problem Problem::invariant_form() const {
+  constexpr int64_t kSize = 4096, kHeads = 8;
+  Problem p = *this;
+  p.batch = kHeads, p.heads_kv = kHeads, p.heads_q = kHeads * std::max<int64_t>(group(), 1);
+  p.seq_q = p.seq_kv = kSize;
+  p.band = {TANDEM_BAND_OPEN, 0, 0};
+  p.bottom_right = false;
+  p.lengths_q = p.lengths_kv = Lengths::full;
+  p.total_q = p.total_kv = 0;
+  const auto whole = [](int64_t heads, int64_t width) {
+    return Strides{heads * kSize * width, kSize * width, width, 1};
+  };
+  for (Strides* t : {&p.q, &p.d_q}) *t = whole(p.heads_q, head_dim);
+  for (Strides* t : {&p.k, &p.d_k}) *t = whole(p.heads_kv, head_dim);
+  for (Strides* t : {&p.v, &p.d_v}) *t = whole(p.heads_kv, head_dim_v);
+  for (Strides* t : {&p.o, &p.d_o}) *t = whole(p.heads_q, head_dim_v);
+  p.slopes_batch = p.sinks_batch = 1;
+  p.max_logit_batch = 0, p.d_lse = p.part_of_keys = false;
+  if (backward) p.gradients |= TANDEM_GRAD_QKV;
+  p.workspace_limit = 0, p.cores = 0;
+  return p;
 }
 
 String Problem::extras(uint32_t but) const {
@@ -533,13 +578,14 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
   if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
-                       TANDEM_FLAG_PART_OF_KEYS))
+                       TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 
   Problem p;
   p.backward = given->direction == TANDEM_BACKWARD;
-  p.deterministic = (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
+  p.batch_invariant = (given->flags & TANDEM_FLAG_BATCH_INVARIANT) != 0;
+  p.deterministic = p.batch_invariant || (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
   p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
   p.tf32 = (given->flags & TANDEM_FLAG_TF32) != 0;
   p.part_of_keys = (given->flags & TANDEM_FLAG_PART_OF_KEYS) != 0;
@@ -627,6 +673,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   TANDEM_TRY(check_size("cores", given->cores, tile_limit));
   p.cores = int(given->cores);
   p.workspace_limit = given->workspace_limit;
+  TANDEM_TRY(check_batch_invariant(p));
   if (given->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved is %u, must be 0",
                 given->reserved);

@@ -70,6 +70,7 @@ struct Problem {
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false, visit_all = false;
   bool part_of_keys = false;         // lse and o are of more keys than these
+  bool batch_invariant = false;      // then deterministic, too
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses
@@ -137,7 +138,9 @@ struct Problem {
   }
   bool has_gaps() const { return lengths_q == Lengths::gapped || lengths_kv == Lengths::gapped; }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
-  uint32_t inputs() const;  // bits of Extra: the optional inputs that there are
+  // Bits of Extra: the optional inputs that there are. Lengths are among those of a batch-invariant
+  // problem, so that it takes the same kernels with and without them.
+  uint32_t inputs() const;
   // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are
   // none.
   String extras(uint32_t but = 0) const;
@@ -155,6 +158,9 @@ struct Problem {
   // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
   // query does not see every key. sinks: a row may have a sink of its own.
   Problem with_heads_as_rows(bool sinks = false) const;
+  // Batch-invariant: the problem of fixed sizes whose path and tiles this one takes. It differs in
+  // all that the bits of a row may not depend on: sizes but those of heads, masks, layouts, limits.
+  Problem invariant_form() const;
   // With a table: the same problem for the kernels of GPUs, which read the bias of each pair, f32
   // [index batch, Hq, Sq, Sk], and leave its gradient likewise. Launches around them make the one
   // of the table, and the table's gradient of the other. Without a table: the problem itself.

@@ -405,6 +405,8 @@ TEST_CASE("optional inputs of a line") {
   REQUIRE(tandem_problem_parse("bwd f32 sq3 d8 d_lse part_of_keys grads=k", &p) == TANDEM_OK);
   CHECK(p.d_lse == 1);
   CHECK(p.flags == TANDEM_FLAG_PART_OF_KEYS);
+  REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 batch_invariant", &p) == TANDEM_OK);
+  CHECK(p.flags == TANDEM_FLAG_BATCH_INVARIANT);
   REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ELASTIC);
   CHECK(p.sink == 1);

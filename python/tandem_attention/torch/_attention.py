@@ -148,6 +148,7 @@ def _options(
     alpha: float,
     layout: Order,
     deterministic: bool,
+    batch_invariant: bool,
     allow_tf32: bool,
     workspace_limit: int,
     packed_q: bool,
@@ -158,8 +159,8 @@ def _options(
     return make_options(
         scale=scale, causal=causal, align=align, window=window, softcap=softcap, dropout=dropout,
         normalizer=normalizer, alpha=alpha, layout=layout, deterministic=deterministic,
-        allow_tf32=allow_tf32, workspace_limit=workspace_limit, packed_q=packed_q,
-        packed_kv=packed_kv, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv,
+        batch_invariant=batch_invariant, allow_tf32=allow_tf32, workspace_limit=workspace_limit,
+        packed_q=packed_q, packed_kv=packed_kv, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv,
     )  # fmt: skip
 
 
@@ -302,6 +303,7 @@ def attention(
     alpha: float = 1.5,
     layout: Order = "bhsd",
     deterministic: bool | None = None,
+    batch_invariant: bool = False,
     allow_tf32: bool | None = None,
     workspace_limit: int = 0,
     seed: int | None = None,
@@ -352,6 +354,9 @@ def attention(
         alpha: of entmax.
         layout: "bhsd" or "bshd" (packed: [total, H, D]).
         deterministic: by default torch.are_deterministic_algorithms_enabled().
+        batch_invariant: the bits of a row do not depend on the batch, on padding, packing, how many
+            heads there are, or where a prefill is cut. Includes deterministic. With softmax, masks
+            by position, softcap, slope, sink and lengths.
         allow_tf32: by default torch.backends.cuda.matmul.allow_tf32.
         workspace_limit: most bytes of workspace of a kernel call; 0: the planner's choice.
         seed, offset: of dropout, whole numbers; by default drawn from torch's CPU generator, which
@@ -396,8 +401,8 @@ def attention(
     compiling = torch.compiler.is_compiling()
     options = (_options if compiling else _known_options)(
         scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
-        allow_tf32, workspace_limit, offsets_q is not None, offsets_kv is not None, max_seq_q,
-        max_seq_kv,
+        batch_invariant, allow_tf32, workspace_limit, offsets_q is not None,
+        offsets_kv is not None, max_seq_q, max_seq_kv,
     )  # fmt: skip
     if bias is not None or keep is not None:
         keys = k.shape[-3 if options.bshd else -2]

@@ -7,6 +7,7 @@ namespace tandem {
 MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Launch& l) {
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   const MatrixLaunch::PlainLoop other;
+  if (p.batch_invariant) return other;  // by strides and masks it would have one loop or the other
   if (l.row().path_id != PathId::vulkan_coopmat2 || !own.register_prefetch || !is_folded(p))
     return other;
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.

@@ -118,6 +118,7 @@ class MatrixPlanner final : public VulkanPlanner {
       : VulkanPlanner(path, problem, device), coopmat2_(coopmat2) {}
   String refuse() const override;
   bool choose(const Refuse& refuse) override;
+  String unfit() const override;
   void scratch(Plan* plan, ScratchExtents* extents) const override;
 
  protected:
@@ -406,6 +407,13 @@ bool MatrixPlanner::choose(const Refuse& refuse) {
   return true;
 }
 
+String MatrixPlanner::unfit() const {
+  for (const MatrixTile* t : tiles_)
+    if (const String why = t ? tile_refusal(*t, shape_) : ""; !why.empty())
+      return text("%s: %s", t->name, why.c_str());
+  return "";
+}
+
 void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launch* launch) const {
   launch->kernel = kernel(launch->stem, traits_of(t, shape_) | more_traits);
   MatrixLaunch l;
@@ -453,9 +461,10 @@ Extent MatrixPlanner::extent(const Launch& launch) const {
 // sums are whole matrices.
 bool MatrixPlanner::may_leave_parts(const Launch& l) const {
   const MatrixLaunch& of = l.of<MatrixLaunch>();
-  return coopmat2_ && !is_disabled(caps, kPartsWord) && !l.has(trait::pair | trait::lean) &&
-         of.matrix.k == of.matrix.n && !p.has_lengths() && p.seq_kv % l.tile.bc == 0 &&
-         p.head_dim % of.matrix.k == 0 && p.head_dim_v % of.matrix.k == 0;
+  return coopmat2_ && !p.batch_invariant && !is_disabled(caps, kPartsWord) &&
+         !l.has(trait::pair | trait::lean) && of.matrix.k == of.matrix.n && !p.has_lengths() &&
+         p.seq_kv % l.tile.bc == 0 && p.head_dim % of.matrix.k == 0 &&
+         p.head_dim_v % of.matrix.k == 0;
 }
 
 // What shared memory has room for: on an H100 (580.159.04) the workgroups of an SM share what one
@@ -520,8 +529,8 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
            divides(l.tile.br) && divides(l.tile.bc);
   };
-  if (!coopmat2_ || is_disabled(caps, kDsWord) || saves(p, Saving::stored_ds) || !plain || !pays ||
-      dkv.splits > 1 || !fits(dkv) || !fits(dq))
+  if (!coopmat2_ || p.batch_invariant || is_disabled(caps, kDsWord) ||
+      saves(p, Saving::stored_ds) || !plain || !pays || dkv.splits > 1 || !fits(dkv) || !fits(dq))
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
                   fills * double(cores_of(caps)));

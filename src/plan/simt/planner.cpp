@@ -17,7 +17,7 @@ bool has_fast_dot(const Problem& p) {
     return s.d == 1 && (p.batch == 1 || s.b % 8 == 0) && (p.heads_q == 1 || s.h % 8 == 0) &&
            (p.seq_q == 1 || s.s % 8 == 0);
   };
-  return p.dtype != TANDEM_F32 && !p.has_lengths() && p.head_dim_v % 8 == 0 &&
+  return p.dtype != TANDEM_F32 && (p.inputs() & kHasLengths) == 0 && p.head_dim_v % 8 == 0 &&
          p.head_dim_v <= 256 && wide(p.o) && wide(p.d_o);
 }
 

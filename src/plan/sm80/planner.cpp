@@ -88,7 +88,7 @@ class Sm80Planner final : public CudaPlanner {
 
  private:
   uint32_t key_splits(const Launch& launch, const Extent& extent) const override {
-    if (choice_ == Choice::whole) return 1;
+    if (choice_ == Choice::whole || p.batch_invariant) return 1;
     const uint32_t splits = CudaPlanner::key_splits(launch, extent);
     if (p.splits > 0) return splits;
     return sm80_splits_of_keys(caps, splits,
@@ -273,7 +273,9 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     join(l);
   };
   Launch* dq = find_launch(launches, Stem::bwd_dq);
-  if (dq && dq->as<Sm80Launch>() && sm80_joins_dq(caps, dkv->total, dq->total, cores_of(caps)) &&
+  // Another kernel might form other bits.
+  if (dq && !p.batch_invariant && dq->as<Sm80Launch>() &&
+      sm80_joins_dq(caps, dkv->total, dq->total, cores_of(caps)) &&
       dq->of<Sm80Launch>().tile().width == dkv->of<Sm80Launch>().tile().width)
     join_if_possible(dq);
   // bwd_head_sums sums up what the first kernel has left, so it can run with bwd_dkv.

@@ -17,6 +17,7 @@ class Sm90Planner final : public CudaPlanner {
   using CudaPlanner::CudaPlanner;
   String refuse() const override;
   bool choose(const Refuse& refuse) override;
+  String unfit() const override;
   void scratch(Plan* plan, ScratchExtents* extents) const override;
 
  protected:

@@ -290,9 +290,16 @@ bool Sm90Planner::choose(const Refuse& refuse) {
     row_ = p.backward ? first_row(bwd, 0, kBwdShapeCount, p, caps, name(), refuse)
                       : first_row(fwd, 0, kFwdTileCount, p, caps, name(), refuse);
   const int with_parts = sm90_with(p, sm90_kernel(p), trait::parts);
-  if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts))
+  if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts) && !p.batch_invariant)
     parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
+}
+
+String Sm90Planner::unfit() const {
+  const bool fits = p.backward ? bwd_bytes(p, kBwdShapes[row_]) > 0
+                               : fwd_bytes(p, sm90_fwd_kernel(p, caps, sm90_fwd_tile(p, row_)),
+                                           sm90_fwd_tile(p, row_)) > 0;
+  return fits ? "" : "its tile has no kernel with " + p.extras();
 }
 
 Vec<Stem> Sm90Planner::stems() const {
@@ -393,6 +400,7 @@ Extent Sm90Planner::extent(const Launch& launch) const {
 // where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
 // size and has no partial outputs in the workspace.
 void Sm90Planner::add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* x) const {
+  if (p.batch_invariant) return;  // another path has other bits
   Caps others = caps;
   others.disabled = {name()};
   Problem any = p;

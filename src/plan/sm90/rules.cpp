@@ -126,6 +126,7 @@ const int kSm90RuleCount = int(std::size(kSm90Rules));
 
 String sm90_slower(const Sm90Case& c) {
   if (c.tile && (c.p.tile_rows != 0 || c.p.tile_cols != 0)) return "";
+  if (!c.tile && c.p.batch_invariant) return "";  // whatever its sizes
   for (const Sm90Rule& rule : kSm90Rules) {
     if (rule.of_tiles != (c.tile != nullptr)) continue;
     const String why = rule.why(c);
