@@ -323,7 +323,7 @@ FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   b.sink_entries = sink_entries(plan.problem);
   const int64_t max_logits = plan.problem.max_logit_batch;
   b.max_logit_entries = max_logits > 0 ? int(plan.problem.batch / max_logits) : 1;
-  b.slack = max_logits > 0 ? 0.f : TANDEM_ORIGIN_SLACK;
+  b.slack = max_logits > 0 && !l.as<Sm90Launch>() ? 0.f : TANDEM_ORIGIN_SLACK;
   return b;
 }
 

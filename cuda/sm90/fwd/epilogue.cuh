@@ -2,7 +2,6 @@
 // Epilogue of the forward kernels: stores of o and lse.
 #ifndef TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
 #define TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
-#include "../../parts/max_logit.cuh"
 #include "main_loop.cuh"
 #include "problem/rounded_weights.h"
 
@@ -129,22 +128,6 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdWo
     if (i < u.seq_q) to[int64_t(at.index) * u.seq_q + i] = lse[r];
   }
 }
-// The same, and raises the largest logit of their head. unit: the factor that turns products into
-// scores.
-template <int N>
-TANDEM_DEVICE void store_stats(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
-                               const float (&lse)[2], const Softmax<N>& softmax, float unit) {
-  if (__any_sync(kAllLanes, push.max_logit != 0)) {
-    float top = -INFINITY;
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (lse[r] != -INFINITY && at.row0 + accumulator_row() + 8 * r < u.seq_q)
-        top = fmaxf(top, softmax.top(r, unit));
-    raise_max_logit(u, push, int(at.index) / u.heads_q, int(at.index) % u.heads_q, top);
-  }
-  store_lse(u, push, at, lse);
-}
-
 // Stores o and lse of `rows` rows of a head that see no key, by `threads` threads.
 TANDEM_DEVICE void store_unseen_rows(const FwdBlock& u, const FwdPush& push, int batch, int head,
                                      int row0, int rows, int thread, int threads) {

@@ -206,6 +206,12 @@ struct MaskedScore : ScorePolicy<T, S> {
     }
     __syncwarp();
   }
+  TANDEM_DEVICE int rows_left(const Tile&) const {
+    return varlen_rows_left(tile_descriptor_at<S>(c.shared, c.q_pipe.n));
+  }
+  TANDEM_DEVICE void raise_max(const Tile&) const {
+    raise_varlen_max<S>(params, c.softmax, tile_descriptor_at<S>(c.shared, c.q_pipe.n));
+  }
   TANDEM_DEVICE void store(const Tile&) {
     store_varlen<T, S>(params, c, tile_descriptor_at<S>(c.shared, c.q_pipe.n - 1),
                        params.features.DROPOUT ? params.extra.drop_scale : 1.f);

@@ -139,6 +139,8 @@ struct FwdConsumer {
 //   Tile            what its functions get to know of a work tile
 //   scale           the factor of scores in Softmax::step()
 //   score(tile, t)  turns products of step t into scores of visible keys
+//   rows_left(tile) how many rows of the tile there are from the thread's first one on
+//   raise_max(tile) after the last step of a tile, raises its head's largest logit, if wanted
 //   store(tile)     stores o and lse of a tile whose products are done
 // and, for main_loop_ping_pong(),
 //   next(&tile)          the next work tile, whose Q is at c.q_pipe; false: there is none
@@ -181,7 +183,8 @@ TANDEM_DEVICE void kv_step(const FwdBlock& u, FwdConsumer<T, S>& c, Score& polic
   policy.wait_s();
   c.kv.release_k();
   policy.score(at, t);
-  const bool rescale = c.softmax.step(c.s, policy.scale, u.slack, factor);
+  const bool rescale =
+      c.softmax.step(c.s, policy.scale, u.slack, factor, [&] { return policy.rows_left(at); });
   optimization_barrier(c.s);
   wait_products(u, c.o);
   if (rescale) rescale_rows(c.o, factor);

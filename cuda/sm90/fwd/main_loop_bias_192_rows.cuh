@@ -122,10 +122,13 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
                    bias_work_tile(shared, tile).row0 + accumulator_row(), t * N + accumulator_col(),
                    u.seq_kv, -INFINITY);
   };
-  Softmax<N> softmax;
+  Softmax<N> softmax(wants_largest(params.push));
+  const auto rows_left = [&] {
+    return u.seq_q - bias_work_tile(shared, tile).row0 - accumulator_row();
+  };
   const auto step = [&] {
     float factor[2];
-    if (softmax.step(s, kLog2e, u.slack, factor, release_bias)) rescale_rows(o, factor);
+    if (softmax.step(s, kLog2e, u.slack, factor, rows_left, release_bias)) rescale_rows(o, factor);
     pack_tile<T, N>(p, s);
   };
 
@@ -175,7 +178,7 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
   first_product();
   for (;;) {
     clear(o);
-    softmax = Softmax<N>();
+    softmax = Softmax<N>(wants_largest(params.push));
 #pragma unroll 1
     for (int t = at.end - 1;; --t) {
       wgmma_wait_group<0>();
@@ -196,6 +199,7 @@ TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStora
     }
     const uint done = tile++;
     const BiasWorkTile of = same_work_tile(bias_work_tile(shared, done));
+    raise_max_logit(u, params.push, softmax, 1.f, [&] { return BatchHead{of.batch, of.head}; });
     const int warpgroups = look_up();
     // S of the next tile waits until o is stored. In flight meanwhile it made every step slower, as
     // its registers and the descriptors of the products no longer all fit (4 %, H100 80GB HBM3,

@@ -136,6 +136,16 @@ struct DecoupledScore : ScorePolicy<T, S> {
                       row0_of(c.q_pipe.n) + accumulator_row(), t * S::N + accumulator_col(),
                       u.seq_kv, -INFINITY);
   }
+  TANDEM_DEVICE int rows_left(const Tile&) const {
+    return params.block.seq_q - row0_of(c.q_pipe.n) - accumulator_row();
+  }
+  TANDEM_DEVICE void raise_max(const Tile&) const {
+    const auto where = [&] {
+      const int4 x = where_of(c.q_pipe.n);
+      return BatchHead{x.x, x.y};
+    };
+    raise_max_logit(params.block, params.push, c.softmax, product_unit(params.block), where);
+  }
   TANDEM_DEVICE void store(uint n) {
     const FwdBlock& u = params.block;
     float lse[2], inverse[2];
@@ -143,7 +153,7 @@ struct DecoupledScore : ScorePolicy<T, S> {
     const int4 where = where_of(n);
     FwdWorkTile at;
     at.row0 = row0_of(n), at.index = uint(all_of(n).y);
-    store_stats(u, params.push, at, lse, c.softmax, product_unit(u));
+    store_lse(u, params.push, at, lse);
     store_all_rows<T, S::DV>(
         c.o, inverse, reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h,
         u, at.row0, u.seq_q);
@@ -155,7 +165,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
   const FwdBlock& u = params.block;
   float s[S::N / 2], o[S::DV / 2];
   uint p[S::N / 4];
-  Softmax<S::N> softmax;
+  Softmax<S::N> softmax(wants_largest(params.push));
   FwdConsumer<T, S> c(shared, s, o, p, softmax);
   DecoupledScore<T, S, Params> policy(params, c);
   auto& q_pipe = c.q_pipe;  // n: number of the tile
@@ -203,7 +213,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
       c.release_q();
       continue;
     }
-    softmax = Softmax<S::N>();
+    softmax = Softmax<S::N>(wants_largest(params.push));
     clear(o);
     skip(all.w - own.y, true, false);
     kv.wait_k();
@@ -212,7 +222,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
     kv.release_k();
     skip(all.w - own.y, false, true);
     policy.score(own, own.y - 1);
-    softmax.step(s, policy.scale, u.slack, factor);
+    softmax.step(s, policy.scale, u.slack, factor, [&] { return policy.rows_left(own); });
     c.pack_weights();
     for (;;) {
 #pragma unroll 1
@@ -224,12 +234,13 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
       // tiles between them. While the warpgroup holds V of the last keys, it must not wait for more
       // keys than there are stages.
       int unseen = own.x - policy.all_of(q_pipe.n).z;
+      policy.raise_max(own);
       c.release_q();
       c.wait_q();
       all = policy.all_of(q_pipe.n), own = policy.own_of(q_pipe.n);
       const bool more = uint(all.y) != kNoWorkTile && own.x < own.y &&
                         (S::STAGES >= 6 || unseen + all.w - own.y <= S::STAGES);
-      Softmax<S::N> next_softmax;
+      Softmax<S::N> next_softmax(wants_largest(params.push));
       if (more) {
         unseen += all.w - own.y;
         skip(unseen, true, false);
@@ -241,7 +252,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
         wgmma_wait_group<1>();
         kv.release_k();
         policy.score(own, own.y - 1);
-        next_softmax.step(s, policy.scale, u.slack, factor);
+        next_softmax.step(s, policy.scale, u.slack, factor, [&] { return policy.rows_left(own); });
         optimization_barrier(s);
       } else {
         c.product_o();

@@ -16,7 +16,7 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
   const FwdBlock& u = params.block;
   float s[S::N / 2], o[S::DV / 2];
   uint p[S::N / 4];
-  Softmax<S::N> softmax;
+  Softmax<S::N> softmax(wants_largest(params.push));
   FwdConsumer<T, S> c(shared, s, o, p, softmax);
   typename Score::Held held;
   Score policy(params, c, held);
@@ -31,7 +31,7 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
   wgmma_wait_group<0>();
   c.kv.release_k();
   policy.score(at, policy.first_step(at));
-  softmax.step(s, policy.scale, u.slack, factor);
+  softmax.step(s, policy.scale, u.slack, factor, [&] { return policy.rows_left(at); });
   policy.weighted();
   c.pack_weights();
   for (;;) {
@@ -41,9 +41,10 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
     }
     // S of the first keys of the next tile overlaps P V of the last keys of this one.
     policy.end_tile();
+    policy.raise_max(at);
     c.release_q();
     const bool more = policy.next(&to);
-    Softmax<S::N> next_softmax;
+    Softmax<S::N> next_softmax(wants_largest(params.push));
     if (more) {
       if constexpr (S::Q_STAGES > 1) {
         policy.begin_tile(to);
@@ -64,7 +65,7 @@ TANDEM_DEVICE void main_loop_ping_pong(const Params& params, const FwdSharedStor
       }
       c.kv.release_k();
       policy.score(to, policy.first_step(to));
-      next_softmax.step(s, policy.scale, u.slack, factor);
+      next_softmax.step(s, policy.scale, u.slack, factor, [&] { return policy.rows_left(to); });
       optimization_barrier(s);
     } else {
       c.product_o();

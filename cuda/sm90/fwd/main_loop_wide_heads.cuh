@@ -101,7 +101,7 @@ TANDEM_DEVICE void main_loop_wide_heads(const Params& params, const FwdSharedSto
   const FwdBlock& u = params.block;
   float s[S::N / 2], o[S::DV / 2];
   uint p[S::N / 4];
-  Softmax<S::N> softmax;
+  Softmax<S::N> softmax(wants_largest(params.push));
   FwdConsumer<T, S> c(shared, s, o, p, softmax);
   DecoupledScore<T, S, Params> policy(params, c);
   uint& tile = c.q_pipe.n;
@@ -134,15 +134,16 @@ TANDEM_DEVICE void main_loop_wide_heads(const Params& params, const FwdSharedSto
     skip_v(all.w - own.y);
     clear(o);
     float factor[2];
-    softmax = Softmax<S::N>();
+    softmax = Softmax<S::N>(wants_largest(params.push));
     policy.score(own, own.y - 1);
-    softmax.step(s, policy.scale, u.slack, factor);
+    softmax.step(s, policy.scale, u.slack, factor, [&] { return policy.rows_left(own); });
     c.pack_weights();
 #pragma unroll 1
     for (int t = own.y - 2; t >= own.x; --t) {
       kv.wait_k();
       kv_step(u, c, policy, own, t);
     }
+    policy.raise_max(own);
     kv.wait_k();
     ++tile;
     all = policy.all_of(tile), own = policy.own_of(tile);

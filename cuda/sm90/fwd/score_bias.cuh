@@ -169,7 +169,7 @@ TANDEM_DEVICE void store_combined(const Params& params, uint n, const BiasWorkTi
   }
   FwdWorkTile tile;
   tile.row0 = of.row0, tile.index = uint(of.index(u));
-  store_stats(u, params.push, tile, lse, softmax, unit);
+  store_lse(u, params.push, tile, lse);
 }
 
 // Whether Q is multiplied by a part of the scale. The accumulators of S begin as the bias over the
@@ -407,12 +407,24 @@ struct BiasScore : ScorePolicy<T, S> {
                    t * N + accumulator_col(), seq_kv, -INFINITY);
     }
   }
+  TANDEM_DEVICE int rows_left(const Tile&) const {
+    const uint n = c.q_pipe.n;
+    int rows = params.block.seq_q;
+    if constexpr (S::ENDS) rows = ld_shared_v4_s32(c.shared.bias_entry(n)).x;
+    return rows - bias_work_tile(c.shared, n).row0 - accumulator_row();
+  }
   // Reads the position of the tile: next() skips tiles without keys, and the descriptor may be that
   // of another tile by the time o is stored.
   TANDEM_DEVICE void end_tile() {
     done = c.q_pipe.n;
     done_tile = same_work_tile(bias_work_tile(c.shared, done));
     if constexpr (S::ENDS) done_length = same(ld_shared_v4_s32(c.shared.bias_entry(done)).x);
+  }
+  // Of a tile that two workgroups share, each raises its own.
+  TANDEM_DEVICE void raise_max(const Tile&) const {
+    raise_max_logit(params.block, params.push, c.softmax, bias_unit<T, S>(params.block.scale), [&] {
+      return BatchHead{done_tile.batch, done_tile.head};
+    });
   }
   TANDEM_DEVICE void store(const Tile&) {
     store_combined<T, S>(params, done, done_tile, c.o, c.softmax,

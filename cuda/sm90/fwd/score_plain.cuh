@@ -42,10 +42,19 @@ struct PlainScore : ScorePolicy<T, S> {
       mask_tile<S::N>(c.s, scheduler.band(), at.row0 + accumulator_row(),
                       t * S::N + accumulator_col(), u.seq_kv, -INFINITY);
   }
+  TANDEM_DEVICE int rows_left(const Tile& at) const {
+    return params.block.seq_q - at.row0 - accumulator_row();
+  }
+  TANDEM_DEVICE void raise_max(const Tile& at) const {
+    const FwdBlock& u = params.block;
+    raise_max_logit(u, params.push, c.softmax, product_unit(u), [&] {
+      return BatchHead{batch_of(u, at), head_of(u, at)};
+    });
+  }
   TANDEM_DEVICE void store(const Tile& at) {
     float lse[2], inverse[2];
     end_rows(c.softmax, params.block, lse, inverse, [](float l) { return __frcp_rn(l); });
-    store_stats(params.block, params.push, at, lse, c.softmax, product_unit(params.block));
+    store_lse(params.block, params.push, at, lse);
     store_rows<T, S::DV>(c.o, inverse, params.push.o, params.block, at);
   }
 };

@@ -77,6 +77,20 @@ TANDEM_DEVICE void end_row(const FwdOptionalParams& params, int head, const Orig
   *inverse = __fdiv_rn(factor, l);
 }
 
+// How many rows of the batch entry there are from the thread's first one on.
+TANDEM_DEVICE int varlen_rows_left(uint descriptor) {
+  return ld_shared_v4_s32(descriptor + 32).x - ld_shared_v4_s32(descriptor).x - accumulator_row();
+}
+
+// Raises the largest logit of a work tile's head.
+template <typename S>
+TANDEM_DEVICE void raise_varlen_max(const FwdOptionalParams& params, const Softmax<S::N>& softmax,
+                                    uint descriptor) {
+  raise_max_logit(params.block, params.push, softmax, score_unit<S>(params), [&] {
+    return BatchHead{ld_shared_v4_s32(descriptor + 48).x, ld_shared_v4_s32(descriptor + 32).w};
+  });
+}
+
 // Stores o and lse of a work tile. factor: what o is multiplied by besides.
 template <typename T, typename S>
 TANDEM_DEVICE void store_varlen(const FwdOptionalParams& params, const FwdConsumer<T, S>& c,
@@ -93,7 +107,7 @@ TANDEM_DEVICE void store_varlen(const FwdOptionalParams& params, const FwdConsum
     inverse[r] *= factor;
     if (row + 8 * r >= of.x) lse[r] = -INFINITY;
   }
-  store_stats(u, params.push, at, lse, c.softmax, score_unit<S>(params));
+  store_lse(u, params.push, at, lse);
   store_rows<T, S::DV, true>(c.o, inverse,
                              reinterpret_cast<ushort*>(params.push.o) +
                                  ld_shared_v4_s32(descriptor + 48).x * u.o.b + of.w * u.o.h +
@@ -149,6 +163,12 @@ struct VarlenScore : ScorePolicy<T, S> {
       mask_tile<S::N>(c.s, TandemBand{u.band_left, u.band_right, of.w},
                       ld_shared_v4_s32(descriptor).x + accumulator_row(),
                       t * S::N + accumulator_col(), of.z, -INFINITY);
+  }
+  TANDEM_DEVICE int rows_left(const Tile&) const {
+    return varlen_rows_left(tile_descriptor_at<S>(c.shared, c.q_pipe.n));
+  }
+  TANDEM_DEVICE void raise_max(const Tile&) const {
+    raise_varlen_max<S>(params, c.softmax, tile_descriptor_at<S>(c.shared, c.q_pipe.n));
   }
   TANDEM_DEVICE void store(const Tile&) {
     store_varlen<T, S>(params, c, tile_descriptor_at<S>(c.shared, c.q_pipe.n - 1), 1.f);

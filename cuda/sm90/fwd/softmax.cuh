@@ -2,6 +2,7 @@
 // Online softmax of a consumer warpgroup, on the accumulators of S = Q K^T.
 #ifndef TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
 #define TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
+#include "../../parts/max_logit.cuh"
 #include "problem/rounded_weights.h"
 #include "problem/tile_range.h"
 #include "shared_storage.cuh"
@@ -116,13 +117,29 @@ struct Origin {
   }
 };
 
+// A number's bits as an integer, in the order of numbers; and back. It is its own inverse.
+TANDEM_DEVICE int ordered_word(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
+// Words that no product has, NaN as numbers: below all products, and above all of them.
+constexpr int kNoneSeen = int(0x80000000u), kAllSeen = 0x7fffffff;
+
+// Whether largest logits are wanted. A vote shows the compiler that the threads of a warp agree.
+TANDEM_DEVICE bool wants_largest(const FwdPush& push) {
+  return __any_sync(kAllLanes, push.max_logit != 0);
+}
+
 // Online softmax: the running maximum and sum of a thread's two rows.
 template <int N>
 struct Softmax {
   // l: sum of the weights of this thread's columns. Its sign is negative where the row is far: a
   // flag of its own would take a register.
   float m[2], l[2];
-  TANDEM_DEVICE Softmax() : m{-INFINITY, -INFINITY}, l{-0.f, -0.f} {}
+  // The ordered_word() of the largest product that the warp's rows have had, the same in all lanes;
+  // kAllSeen: it is not wanted. A warp meets a larger one in few steps, each of its rows in many
+  // more.
+  int seen;
+  // wanted: whether the largest product is.
+  TANDEM_DEVICE explicit Softmax(bool wanted = false)
+      : m{-INFINITY, -INFINITY}, l{-0.f, -0.f}, seen(wanted ? kNoneSeen : kAllSeen) {}
   TANDEM_DEVICE Origin origin(int r) const { return {m[r], float_bits(l[r]) < 0}; }
   TANDEM_DEVICE float sum(int r) const { return fabsf(l[r]); }
   TANDEM_DEVICE void move(int r, const Origin& to) {
@@ -130,8 +147,30 @@ struct Softmax {
     l[r] = to.far ? -sum(r) : sum(r);
   }
 
-  // The score that is the origin of a row.
-  TANDEM_DEVICE float top(int r, float natural) const { return m[r] * origin(r).ln_unit(natural); }
+  // The largest product; NaN: no row has had any, or it is not wanted.
+  TANDEM_DEVICE float largest() const { return __int_as_float(ordered_word(seen)); }
+  // Raises it by each row's largest word, of which those below 0 are not in order. rows: how many
+  // rows there are from the thread's first one on. Returns whether no row has a word from 0 on.
+  TANDEM_DEVICE bool see(const int (&row)[2], int rows) {
+    int word = kNoneSeen;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (8 * r < rows) word = max(word, row[r]);
+    word = __reduce_max_sync(kAllLanes, word);
+    if (word >= 0) seen = max(seen, word);
+    return word < 0;
+  }
+  // The same by the largest products of rows, of which all are negative. A warp that has no rows
+  // need not ask again.
+  TANDEM_DEVICE void see_negative(const float (&top)[2], int rows) {
+    int word = kNoneSeen;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (8 * r < rows) word = max(word, ordered_word(float_bits(top[r])));
+    word = __reduce_max_sync(kAllLanes, word);
+    seen = word == kNoneSeen ? kAllSeen : max(seen, word);
+  }
+
   // lse of a row whose weights add up to l.
   TANDEM_DEVICE float lse(int r, float l, float natural) const {
     return l == 0.f ? -INFINITY : fmaf(m[r], origin(r).ln_unit(natural), logf(l));
@@ -139,42 +178,58 @@ struct Softmax {
 
   // Turns products into weights. factor: what earlier results have to be multiplied by. m follows
   // the maximum of the row by slack (FwdBlock). Returns whether any factor in the warp is not 1.
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float slack, float (&factor)[2]) {
-    return step(s, scale, slack, factor, [] {});
+  // rows(): how many rows there are from the thread's first one on; it is asked seldom.
+  template <typename Rows>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float slack, float (&factor)[2],
+                          const Rows& rows) {
+    return step(s, scale, slack, factor, rows, [] {});
   }
   // The same; checked() is called after a vote on all products.
-  template <typename Checked>
+  template <typename Rows, typename Checked>
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float slack, float (&factor)[2],
-                          const Checked& checked) {
+                          const Rows& rows, const Checked& checked) {
     // A row rarely needs another m. Each thread first tests its own numbers, without waiting for
     // the maximum of its row. If all are negative, 0 is tested instead.
     bool grown = (float_bits(l[0]) | float_bits(l[1])) < 0;
+    bool larger = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + slack);
+      const int top = max(top_word<N>(s, r), 0);
+      grown |= !(__int_as_float(top) * scale <= m[r] + slack);
+      larger |= top > seen;
       factor[r] = 1.f;
     }
-    grown = __any_sync(kAllLanes, grown);
-    if (grown) {
-      float top[2];
-      find_tops<N>(top, s);
-      bool grows[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float powers = top[r] * scale;
-        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + slack;
-        if (grows[r]) {
-          const bool far = !(fabsf(powers) <= kFarScore);
-          const Origin to{far ? top[r] : powers, far};
-          factor[r] = exp2_fast(origin(r).above(to, scale));
-          move(r, to);
-        }
-        if (origin(r).far & (m[r] > -INFINITY)) {
-#pragma unroll
-          for (int i = 0; i < N / 4; ++i) s[i / 2 * 4 + 2 * r + i % 2] -= m[r];
-        }
+    bool rescales = false;
+    if (__any_sync(kAllLanes, grown | larger)) {
+      bool negative = false;
+      if (__any_sync(kAllLanes, seen != kAllSeen)) {
+        negative = see({top_word<N>(s, 0), top_word<N>(s, 1)}, rows());
+        grown = __any_sync(kAllLanes, grown | negative);
+      } else {
+        grown = true;
       }
-      grown = __any_sync(kAllLanes, grows[0] | grows[1]);
+      if (grown) {
+        float top[2];
+        find_tops<N>(top, s);
+        if (__any_sync(kAllLanes, negative)) see_negative(top, rows());
+        bool grows[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float powers = top[r] * scale;
+          grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + slack;
+          if (grows[r]) {
+            const bool far = !(fabsf(powers) <= kFarScore);
+            const Origin to{far ? top[r] : powers, far};
+            factor[r] = exp2_fast(origin(r).above(to, scale));
+            move(r, to);
+          }
+          if (origin(r).far & (m[r] > -INFINITY)) {
+#pragma unroll
+            for (int i = 0; i < N / 4; ++i) s[i / 2 * 4 + 2 * r + i % 2] -= m[r];
+          }
+        }
+        rescales = __any_sync(kAllLanes, grows[0] | grows[1]);
+      }
     }
     checked();
 #pragma unroll
@@ -191,9 +246,25 @@ struct Softmax {
       }
       l[r] = fmaf(l[r], factor[r], copysignf(x + y, l[r]));
     }
-    return grown;
+    return rescales;
   }
 };
+
+struct BatchHead {
+  int batch, head;
+};
+// Raises the largest logit of a head to the products that the warp's rows have had, if it is
+// wanted. unit: the factor that turns these into scores. where(): the batch entry and the head.
+// Nothing waits for the atomic.
+template <int N, typename Where>
+TANDEM_DEVICE void raise_max_logit(const FwdBlock& u, const FwdPush& push,
+                                   const Softmax<N>& softmax, float unit, const Where& where) {
+  if (!wants_largest(push)) return;
+  const float x = softmax.largest() * unit;
+  const BatchHead of = where();
+  if (read_tid_x() % 32 == 0 && x > -INFINITY)
+    raise_to(max_logit_at(u, push, of.batch, of.head), x);
+}
 
 }  // namespace sm90
 }  // namespace cuda
