@@ -9,6 +9,8 @@
 namespace tandem::harness {
 namespace {
 
+constexpr double kMergeRoundings = 8;
+
 // Of those that are finite: a bias that hides a key adds no rounding.
 double largest(const std::vector<double>& values) {
   double x = 0;
@@ -52,9 +54,32 @@ Parts parts_of(Role role) {
       return {&Reference::d_slope, &Reference::d_slope_floor, &Reference::d_slope_slack};
     case Role::d_tau:
       return {&Reference::d_tau, &Reference::d_tau_floor, &Reference::d_tau_slack};
+    case Role::d_part_o:
+      return {&Reference::d_part_o, &Reference::d_part_o_floor, &Reference::d_part_o_slack};
+    case Role::d_part_lse:
+      return {&Reference::d_part_lse, &Reference::d_part_lse_floor, &Reference::d_part_lse_slack};
     default:
       return {&Reference::d_sink, &Reference::d_sink_floor, &Reference::d_sink_slack};
   }
+}
+
+// Whether a run leaves it: o comes from the forward before a backward.
+bool is_left(const tandem_problem& p, Role role) {
+  return is_output(p, role) || (role == Role::o && p.direction == TANDEM_BACKWARD);
+}
+
+// What no result may depend on: o of a part where it saw no key. A tensor that repeats elements
+// keeps its own.
+void spoil_hidden(const HostTensor& lse, HostTensor* o) {
+  for (int64_t stride : o->layout.stride)
+    if (stride == 0) return;
+  if (o->dims.b > o->entries && o->entries > 0 && o->step == 0) return;
+  int64_t n = 0;
+  for (int64_t b = 0; b < o->dims.b; ++b)
+    for (int64_t h = 0; h < o->dims.h; ++h)
+      for (int64_t s = 0; s < o->dims.s; ++s)
+        for (int64_t d = 0; d < o->dims.d && std::isinf(lse.get(b, h, s, 0)); ++d)
+          o->set(b, h, s, d, n++ % 3 ? std::nan("") : INFINITY);
 }
 
 // A problem as one batch entry has it.
@@ -89,6 +114,12 @@ std::vector<double> counts_of(const Problem& p, Role role, const Dims& dims, con
                               const Sequences& kv) {
   std::vector<double> counts;
   const auto rows = [&](int64_t n, double count) { counts.insert(counts.end(), size_t(n), count); };
+  if (p.parts) {
+    rows(dims.b * dims.h * dims.s, role == Role::o          ? p.parts.count + p.parts.into
+                                   : role == Role::d_part_o ? 1
+                                                            : double(p.head_dim_v));
+    return counts;
+  }
   switch (role) {
     case Role::o:
     case Role::d_q:
@@ -142,6 +173,10 @@ HostTensor& Outputs::tensor(Role role) {
       return d_slope;
     case Role::d_tau:
       return d_tau;
+    case Role::d_part_o:
+      return d_part_o;
+    case Role::d_part_lse:
+      return d_part_lse;
     default:
       return d_sink;
   }
@@ -164,11 +199,14 @@ Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& opti
   impl_->options = options;
   for (Role role : kInputs) {
     if (!is_input(problem, role)) continue;
-    input(role) =
-        HostTensor(problem, role, options.lead + (role == Role::spans ? options.spans_lead : 0));
+    input(role) = HostTensor(
+        problem, role,
+        role == Role::into_lse ? 0 : options.lead + (role == Role::spans ? options.spans_lead : 0));
     fill_input(problem, role, seed, options.input_scale, &input(role));
   }
   spoil_gaps();
+  if (is_merge(problem)) spoil_hidden(input(Role::part_lse), &input(Role::part_o));
+  if (is_input(problem, Role::into_o)) spoil_hidden(input(Role::into_lse), &input(Role::into_o));
   const DropoutSeed dropout = dropout_seed_of(seed);
   dropout_seed = dropout.seed;
   dropout_offset = dropout.offset;
@@ -256,6 +294,10 @@ void Case::make_reference() {
   get(Role::v, &inputs.v);
   get(Role::d_o, &inputs.d_o);
   get(Role::d_lse, &inputs.d_lse);
+  get(Role::part_o, &inputs.part_o);
+  get(Role::part_lse, &inputs.part_lse);
+  get(Role::into_o, &inputs.into_o);
+  get(Role::into_lse, &inputs.into_lse);
   get(Role::bias, &inputs.bias);
   get(Role::bias_table, &inputs.bias_table);
   if (is_input(problem, Role::bias_index)) {
@@ -284,7 +326,10 @@ void Case::make_reference() {
   const double work = double(problem.batch * problem.heads_q) * double(problem.seq_q) *
                       double(problem.seq_kv) * double(problem.head_dim + problem.head_dim_v);
   const unsigned threads = work < 1e6 ? 1 : usable_threads();
-  const double plain = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
+  // A merge has no scores; its weights carry the roundings of a difference and of exp.
+  const double plain = is_merge(problem) ? kMergeRoundings
+                                         : score_roundings(double(checked.scale), problem.head_dim,
+                                                           inputs.q, inputs.k);
   c.f32_roundings =
       plain + extra_roundings(checked, plain,
                               std::max(largest(inputs.bias), largest(inputs.bias_table)),
@@ -293,7 +338,7 @@ void Case::make_reference() {
                               checked.dtype == TANDEM_F64 ? kScoreErrorF64 : kScoreError);
   const Reference step = tandem::reference(checked, inputs, Precision::stepwise, threads);
   for (Role role : kOutputs) {
-    if (role != Role::o && !is_output(problem, role)) continue;
+    if (!is_left(problem, role)) continue;
     const Parts parts = parts_of(role);
     Samples x;
     x.dims = logical_dims(problem, role);
@@ -302,7 +347,9 @@ void Case::make_reference() {
     x.floor = c.truth.*parts.floor;
     x.slack = c.truth.*parts.slack;
     x.counts = counts_of(checked, role, x.dims, q, kv);
-    x.chain = problem.q.dtype;
+    x.chain = main_dtype(problem);
+    // Of a merge it is all but what is stored in the end.
+    if (checked.parts && x.chain != TANDEM_F64) x.chain = TANDEM_F32;
     x.tf32 = checked.tf32;
     x.operand = operand_of(checked, role, inputs);
     c.bounds[size_t(role)] = make_bounds(x, layout_of(problem, role).dtype, c.f32_roundings);
@@ -331,7 +378,7 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
   const bool threshold = c.problem.normalizer == TANDEM_ENTMAX;
   const bool tf32 = (c.problem.flags & TANDEM_FLAG_TF32) != 0;
   for (Role role : kOutputs) {
-    if (role != Role::o && !is_output(c.problem, role)) continue;
+    if (!is_left(c.problem, role)) continue;
     const Bounds& bounds = c.bounds[size_t(role)];
     for (const auto& [tensor, run] : outputs.written(role)) {
       Judgement j = judge_tensor(role_name(role), bounds, bounds.want, logical(role, *tensor));
@@ -359,7 +406,7 @@ void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
   const bool threshold = c.problem.normalizer == TANDEM_ENTMAX;
   const bool tf32 = (c.problem.flags & TANDEM_FLAG_TF32) != 0;
   for (Role role : kOutputs) {
-    if (role != Role::o && !is_output(c.problem, role)) continue;
+    if (!is_left(c.problem, role)) continue;
     append(judge_tensor(role_name(role), c.bounds[size_t(role)], logical(role, a.tensor(role)),
                         logical(role, b.tensor(role))),
            result);

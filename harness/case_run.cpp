@@ -16,7 +16,8 @@ namespace {
 // One tensor of a run: what the host has, and the device's copy.
 struct Placed {
   std::string name;
-  const void* host = nullptr;  // what the device must still hold afterwards; null: an output
+  const void* host = nullptr;    // what the device must still hold afterwards; null: an output
+  const void* before = nullptr;  // what an output holds before each run; null: NaN
   size_t bytes = 0;
   Buffer buffer;
   bool rises = false;  // numbers that begin as minus infinity
@@ -30,23 +31,24 @@ class Run {
   Run(Session& session, const CaseOptions& options) : session_(session), options_(options) {}
 
   tandem_buffer input(const char* name, const void* host, size_t bytes, size_t offset) {
-    Placed p{name, host, bytes, session_.buffer(bytes)};
+    Placed p{name, host, nullptr, bytes, session_.buffer(bytes)};
     p.buffer.upload(host, bytes);
     return place(std::move(p), offset);
   }
-  tandem_buffer output(const char* name, size_t bytes, size_t offset) {
-    Placed p{name, nullptr, bytes, session_.buffer(bytes)};
-    p.buffer.fill(0xff);
+  tandem_buffer output(const char* name, size_t bytes, size_t offset,
+                       const void* before = nullptr) {
+    Placed p{name, nullptr, before, bytes, session_.buffer(bytes)};
+    prepare(p, 0xff);
     return place(std::move(p), offset);
   }
   tandem_buffer rising(const char* name, size_t bytes) {
-    Placed p{name, nullptr, bytes, session_.buffer(bytes), true};
+    Placed p{name, nullptr, nullptr, bytes, session_.buffer(bytes), true};
     begin(&p);
     return place(std::move(p), 0);
   }
   tandem_buffer workspace(size_t bytes) {
     if (bytes == 0) return {0, 0};
-    Placed p{"workspace", nullptr, bytes, session_.buffer(bytes)};
+    Placed p{"workspace", nullptr, nullptr, bytes, session_.buffer(bytes)};
     p.buffer.fill(options_.workspace_byte);
     return place(std::move(p), 0);
   }
@@ -69,13 +71,18 @@ class Run {
   }
   void refill() {
     for (Placed& p : placed_)
-      if (p.rises)
-        begin(&p);
-      else if (!p.host)
-        p.buffer.fill(p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
+      if (!p.host) prepare(p, p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
   }
 
  private:
+  static void prepare(Placed& p, uint8_t filling) {
+    if (p.before)
+      p.buffer.upload(p.before, p.bytes);
+    else if (p.rises)
+      begin(&p);
+    else
+      p.buffer.fill(filling);
+  }
   static void begin(Placed* p) {
     const std::vector<float> none(p->bytes / sizeof(float),
                                   -std::numeric_limits<float>::infinity());
@@ -165,7 +172,7 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
   const auto offset = [](const HostTensor& t) { return t.byte_offset(); };
   const auto add_inputs = [&](Run* run, tandem_args* args, const tandem_problem& p) {
     for (Role role : kInputs) {
-      if (!is_input(p, role)) continue;
+      if (!is_input(p, role) || is_into(role)) continue;
       const HostTensor& t = input(role);
       buffer_of(*args, role) =
           run->input(role_name(role), t.bytes.data(), t.bytes.size(), offset(t));
@@ -181,7 +188,9 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       if (!is_output(p, role)) continue;
       HostTensor& t = outputs->tensor(role);
       t = HostTensor(p, role, c.options.lead);
-      buffer_of(args, role) = run->output(role_name(role), t.bytes.size(), offset(t));
+      const bool into = role == Role::o && is_input(p, Role::into_o);
+      buffer_of(args, role) = run->output(role_name(role), t.bytes.size(), offset(t),
+                                          into ? input(Role::into_o).bytes.data() : nullptr);
       written.emplace_back(role, &t);
     }
     args.workspace = run->workspace(size_t(plan.info().workspace_size));
@@ -255,12 +264,14 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
     return run->damage();
   };
   *outputs = Outputs();
-  const bool f64 = c.problem.q.dtype == TANDEM_F64;
-  const bool want_lse = !c.options.no_lse || c.backward();
+  const bool f64 = main_dtype(c.problem) == TANDEM_F64;
+  const bool into = is_input(c.problem, Role::into_lse),
+             want_lse = (!c.options.no_lse || c.backward() || into) &&
+                        c.problem.direction != TANDEM_MERGE_BACKWARD;
   std::vector<uint8_t> lse(want_lse ? rows * (f64 ? sizeof(double) : sizeof(float)) : 0, 0xff);
   try {
     {
-      const tandem_problem p = forward_of(c.problem);
+      const tandem_problem p = is_merge(c.problem) ? c.problem : forward_of(c.problem);
       Session& first =
           c.backward() && c.options.forward ? c.options.forward->for_addresses(aligned) : session;
       const Plan plan(first, p);
@@ -268,7 +279,9 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       Run run(first, c.options);
       tandem_args args = TANDEM_ARGS_INIT;
       add_inputs(&run, &args, p);
-      if (want_lse) args.lse = run.output("lse", lse.size(), 0);
+      if (want_lse)
+        args.lse = run.output("lse", lse.size(), 0,
+                              into ? input(Role::into_lse).bytes.data() : nullptr);
       Numbers numbers;
       if (want_lse) numbers.emplace_back("lse", &lse);
       outputs->max_logit.resize(size_t(p.max_logit_batch * p.heads_q));

@@ -114,6 +114,7 @@ double extra_roundings(const Problem& problem, double plain, double bias, double
 // What a device wrote, on the host again. Those that the problem does not ask for are empty.
 struct Outputs {
   HostTensor o, d_q, d_k, d_v, d_bias, d_bias_table, d_dist_bias, d_slope, d_tau, d_sink;
+  HostTensor d_part_o, d_part_lse;
   std::vector<float> lse;        // [B,Hq,Sq]
   std::vector<double> lse_f64;   // in its place, with tensors of f64
   std::vector<float> max_logit;  // [max_logit_batch, Hq]
@@ -257,6 +258,8 @@ struct RandomLimits {
   int f64 = 0;
 };
 tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
+// A merge or its backward.
+tandem_problem random_merge(uint64_t seed);
 
 // What `tandem check` varies beside the problem, from the same seed.
 CaseOptions random_options(uint64_t seed);

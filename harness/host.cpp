@@ -176,7 +176,9 @@ enum class Kind {
   lengths_q,
   lengths_kv,
   offsets,
-  row
+  row,
+  part,
+  part_row
 };
 
 // In the order of Role.
@@ -218,7 +220,13 @@ constexpr struct RoleRow {
      &tandem_args::d_bias_table},
     {"d_lse", Kind::row, false, 0, nullptr, &tandem_args::d_lse},
     {"offsets_q", Kind::offsets, false, 0, nullptr, &tandem_args::offsets_q},
-    {"offsets_kv", Kind::offsets, false, 0, nullptr, &tandem_args::offsets_kv}};
+    {"offsets_kv", Kind::offsets, false, 0, nullptr, &tandem_args::offsets_kv},
+    {"part_o", Kind::part, true, 0, &tandem_problem::part_o, &tandem_args::part_o},
+    {"part_lse", Kind::part_row, false, 0, nullptr, &tandem_args::part_lse},
+    {"d_part_o", Kind::part, true, 0, &tandem_problem::d_part_o, &tandem_args::d_part_o},
+    {"d_part_lse", Kind::part_row, false, 0, nullptr, &tandem_args::d_part_lse},
+    {"into_o", Kind::query, true, 0, &tandem_problem::o, &tandem_args::o},
+    {"into_lse", Kind::row, false, 0, nullptr, &tandem_args::lse}};
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
 
 const RoleRow& row_of(Role role) { return kRows[int(role)]; }
@@ -245,8 +253,8 @@ tandem_tensor layout_of(const tandem_problem& p, Role role) {
                      role == Role::offsets_q || role == Role::offsets_kv;
   const uint32_t dtype = role == Role::bias_index  ? p.bias_index_dtype
                          : whole                   ? kInt32
-                         : p.q.dtype == TANDEM_F64 ? uint32_t(TANDEM_F64)
-                                                   : uint32_t(TANDEM_F32);
+                         : main_dtype(p) == TANDEM_F64 ? uint32_t(TANDEM_F64)
+                                                       : uint32_t(TANDEM_F32);
   return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, dtype, 0};
 }
 
@@ -300,6 +308,10 @@ Dims logical_dims(const tandem_problem& p, Role role) {
       return {1, 1, 1, p.batch};
     case Kind::row:
       return {p.batch, p.heads_q, p.seq_q, 1};
+    case Kind::part:
+      return {p.parts * p.batch, p.heads_q, p.seq_q, p.head_dim_v};
+    case Kind::part_row:
+      return {p.parts * p.batch, p.heads_q, p.seq_q, 1};
     case Kind::lengths_kv:
       return {1, 1, 1, p.batch + (p.lengths_kv == TANDEM_LENGTHS_PACKED)};
   }
@@ -316,6 +328,12 @@ Dims dims_of(const tandem_problem& p, Role role) {
 }
 
 bool is_input(const tandem_problem& p, Role role) {
+  const bool backward_merge = p.direction == TANDEM_MERGE_BACKWARD;
+  if (is_merge(p))
+    return role == Role::part_o || role == Role::part_lse ||
+           (backward_merge && role == Role::d_o) ||
+           (backward_merge && p.d_lse != 0 && role == Role::d_lse) ||
+           (is_into(role) && p.merge_into != 0);
   switch (role) {
     case Role::q:
     case Role::k:
@@ -360,7 +378,9 @@ bool is_input(const tandem_problem& p, Role role) {
 }
 
 bool is_output(const tandem_problem& p, Role role) {
-  if (p.direction == TANDEM_FORWARD) return role == Role::o;
+  if (p.direction == TANDEM_FORWARD || p.direction == TANDEM_MERGE) return role == Role::o;
+  if (p.direction == TANDEM_MERGE_BACKWARD)
+    return role == Role::d_part_o || role == Role::d_part_lse;
   return (row_of(role).gradient & p.gradients) != 0;
 }
 
@@ -401,6 +421,11 @@ void set_layout(tandem_problem& p, Role role, Layout layout) {
       break;
   }
   if (is_packed(p, role)) s[0] = 0;
+  if (row_of(role).kind == Kind::part)
+    (role == Role::part_o ? p.part_stride : p.d_part_stride) =
+        p.batch * s[0] + (layout == Layout::gapped    ? 11
+                          : layout == Layout::gapped4 ? 12
+                                                      : 0);
 }
 
 void set_layout(tandem_problem& p, Layout layout) {
@@ -423,6 +448,22 @@ tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int6
   p.seq_kv = sk;
   p.head_dim = p.head_dim_v = d;
   tandem_problem_contiguous(&p, dtype);
+  return p;
+}
+
+tandem_problem make_merge(tandem_direction direction, tandem_dtype dtype, tandem_dtype parts_dtype,
+                          int64_t parts, int64_t b, int64_t hq, int64_t sq, int64_t dv, bool into) {
+  tandem_problem p;
+  tandem_problem_init(&p);
+  p.direction = uint32_t(direction);
+  p.batch = b;
+  p.heads_q = p.heads_kv = hq;
+  p.seq_q = p.seq_kv = sq;
+  p.head_dim = p.head_dim_v = dv;
+  p.parts = parts;
+  p.merge_into = into;
+  tandem_problem_contiguous(&p, dtype);
+  p.part_o.dtype = p.d_part_o.dtype = uint32_t(parts_dtype);
   return p;
 }
 
@@ -493,7 +534,16 @@ void each(const Dims& n, Visit visit) {
 
 HostTensor::HostTensor(const tandem_problem& problem, Role role, int64_t lead_elements)
     : dims(dims_of(problem, role)), layout(layout_of(problem, role)), lead(lead_elements) {
-  bytes.assign(size_t(lead + extent(dims, layout)) * element_size(layout.dtype), 0xff);
+  int64_t parts = 0;  // beyond the first one
+  if (row_of(role).kind == Kind::part && dims.count() > 0) {
+    entries = problem.batch;
+    step = role == Role::part_o ? problem.part_stride : problem.d_part_stride;
+    parts = (problem.parts - 1) * step;
+    dims.b = entries;
+  }
+  const int64_t size = parts + extent(dims, layout);
+  dims = dims_of(problem, role);
+  bytes.assign(size_t(lead + size) * element_size(layout.dtype), 0xff);
 }
 
 double HostTensor::get(int64_t b, int64_t h, int64_t s, int64_t d) const {
@@ -510,7 +560,8 @@ void HostTensor::fill_normal(uint64_t seed, double scale) {
   const uint64_t start = Random::mix(seed);
   // Heads on threads where it matters, unless they share memory.
   const int64_t heads = dims.b * dims.h;
-  const bool apart = (dims.b == 1 || layout.stride[0] > 0) && (dims.h == 1 || layout.stride[1] > 0);
+  const bool apart = entries == 0 && (dims.b == 1 || layout.stride[0] > 0) &&
+                     (dims.h == 1 || layout.stride[1] > 0);
   const bool many = dims.count() > 1000000 && apart;
   const int64_t count = many ? std::min<int64_t>(heads, usable_threads()) : 1;
   const auto fill = [&](int64_t first) {

@@ -93,9 +93,16 @@ enum class Role {
   d_bias_table,
   d_lse,
   offsets_q,
-  offsets_kv
+  offsets_kv,
+  part_o,
+  part_lse,
+  d_part_o,
+  d_part_lse,
+  // What o and lse hold before a merge in place: inputs without a buffer of their own.
+  into_o,
+  into_lse
 };
-constexpr int kRoleCount = 30;
+constexpr int kRoleCount = 36;
 // Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
@@ -104,12 +111,24 @@ constexpr Role kInputs[] = {Role::q,          Role::k,         Role::v,         
                             Role::bias,       Role::keep,      Role::spans,      Role::bias_table,
                             Role::bias_index, Role::dist_bias, Role::slope,      Role::tau,
                             Role::sink,       Role::lengths_q, Role::lengths_kv, Role::blocks,
-                            Role::block_bits, Role::d_lse,     Role::offsets_q,  Role::offsets_kv};
+                            Role::block_bits, Role::d_lse,     Role::offsets_q,  Role::offsets_kv,
+                            Role::part_o,     Role::part_lse,  Role::into_o,     Role::into_lse};
 constexpr Role kOutputs[] = {Role::o,      Role::d_q,          Role::d_k,         Role::d_v,
                              Role::d_bias, Role::d_bias_table, Role::d_dist_bias, Role::d_slope,
-                             Role::d_tau,  Role::d_sink};
+                             Role::d_tau,  Role::d_sink,       Role::d_part_o,    Role::d_part_lse};
 const char* role_name(Role role);  // "q", "d_o", ...
-// Of kRoles, bias, keep and d_bias, whose layouts stand in the problem.
+// Whether it is a merge, or its backward.
+inline bool is_merge(const tandem_problem& p) {
+  return p.direction == TANDEM_MERGE || p.direction == TANDEM_MERGE_BACKWARD;
+}
+// Of its tensors: q, of a merge o, of its backward d_o.
+inline uint32_t main_dtype(const tandem_problem& p) {
+  return p.direction == TANDEM_MERGE            ? p.o.dtype
+         : p.direction == TANDEM_MERGE_BACKWARD ? p.d_o.dtype
+                                                : p.q.dtype;
+}
+inline bool is_into(Role role) { return role == Role::into_o || role == Role::into_lse; }
+// Of kRoles, bias, keep, d_bias and those of parts, whose layouts stand in the problem.
 const tandem_tensor& tensor_of(const tandem_problem& problem, Role role);
 tandem_tensor& tensor_of(tandem_problem& problem, Role role);
 tandem_tensor layout_of(const tandem_problem& problem,
@@ -122,7 +141,8 @@ struct Dims {
 // As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
 // W}, lengths and offsets {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}, block lists
 // {batch, heads, rows of blocks, 2 + width}, their bits {batch, heads, rows of blocks x bits x
-// block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}.
+// block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}. The parts of a merge
+// are one batch after the other, {parts x B, Hq, Sq, Dv}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].
 Dims logical_dims(const tandem_problem& problem, Role role);
@@ -147,6 +167,10 @@ void set_dtype(tandem_problem& problem, tandem_dtype dtype);
 // A problem with the given sizes, contiguous; D = Dv.
 tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int64_t b, int64_t hq,
                             int64_t hk, int64_t sq, int64_t sk, int64_t d);
+// A merge, or its backward, contiguous. dtype: of o, or of d_o; parts_dtype: of the parts.
+tandem_problem make_merge(tandem_direction direction, tandem_dtype dtype, tandem_dtype parts_dtype,
+                          int64_t parts, int64_t b, int64_t hq, int64_t sq, int64_t dv,
+                          bool into = false);
 // Switch an optional tensor on, contiguous. d_bias gets the dtype given, or bias's.
 void set_bias(tandem_problem& problem, tandem_dtype dtype, int64_t batch, int64_t heads,
               int64_t rows, uint32_t d_bias_dtype = 0);
@@ -167,11 +191,16 @@ struct HostTensor {
   Dims dims{};
   tandem_tensor layout{};
   int64_t lead = 0;
-  std::vector<uint8_t> bytes;  // 0xff wherever no element lies
+  int64_t entries = 0, step = 0;  // of parts: batch entries of one, and elements to the next one
+  std::vector<uint8_t> bytes;     // 0xff wherever no element lies
 
   HostTensor() = default;
   HostTensor(const tandem_problem& problem, Role role, int64_t lead = 0);
   int64_t index(int64_t b, int64_t h, int64_t s, int64_t d) const {
+    if (entries > 0) return b / entries * step + index_of_entry(b % entries, h, s, d);
+    return index_of_entry(b, h, s, d);
+  }
+  int64_t index_of_entry(int64_t b, int64_t h, int64_t s, int64_t d) const {
     return lead + b * layout.stride[0] + h * layout.stride[1] + s * layout.stride[2] +
            d * layout.stride[3];
   }

@@ -158,6 +158,26 @@ void fill_index(const tandem_problem& p, uint64_t seed, HostTensor* t) {
   }
 }
 
+// lse of a part of the keys: of the size that training has, of rows that see many or large scores,
+// and alike in all parts. Some saw no key, in some rows none of the parts did.
+void fill_lse(uint64_t seed, uint64_t own, HostTensor* t) {
+  Random of_all(Random::mix(seed) ^ 0x6c7365);  // what the parts have in common
+  const double far = of_all.chance(25) ? of_all.pick(std::vector<double>{60, -3e3, 4e5, 1e30}) : 0;
+  const bool alike = of_all.chance(15);
+  const int64_t none = of_all.pick(std::vector<int64_t>{0, 10, 50});
+  Random r(own);
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h)
+      for (int64_t s = 0; s < t->dims.s; ++s) {
+        const double x = r.normal() * 2;
+        const bool hidden = r.below(100) < none || (none > 0 && s % 23 == 7);
+        t->set(b, h, s, 0,
+               hidden  ? -std::numeric_limits<double>::infinity()
+               : alike ? 1.5
+                       : x + far);
+      }
+}
+
 // Lengths of B entries within [0, size], in a packed tensor adding up to total.
 void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t) {
   Random r(Random::mix(seed) ^ (kv ? 0x6b76 : 0x71));
@@ -254,7 +274,12 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
     case Role::sink:
       return t->fill_normal(own, 2);
     case Role::d_lse:
+    case Role::part_o:
+    case Role::into_o:
       return t->fill_normal(own, scale);
+    case Role::part_lse:
+    case Role::into_lse:
+      return fill_lse(seed, own, t);
     case Role::slope:  // powers of two, as they are usually set, some a little off
       return each_head([&](int64_t h) {
         return std::ldexp(r.chance(70) ? 1.0 : r.uniform() + 0.5, -1 - int(h % 8));
@@ -312,7 +337,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   const auto add = [&](bool present, const char* word) {
     if (present) words.push_back(word);
   };
-  add(p.q.dtype == TANDEM_F64, "f64");
+  add(main_dtype(p) == TANDEM_F64, "f64");
   add(p.normalizer == TANDEM_ELASTIC, "elastic");
   add(p.normalizer == TANDEM_ENTMAX, "entmax");
   add(p.softcap > 0, "softcap");
@@ -328,6 +353,7 @@ std::vector<std::string> feature_words(const tandem_problem& p) {
   add(p.max_logit_batch != 0, "max_logit");
   add(p.dropout > 0, "dropout");
   add((p.flags & TANDEM_FLAG_BATCH_INVARIANT) != 0, "batch_invariant");
+  add(is_merge(p), "merge");
   add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
   add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");
   add(p.lengths_q == TANDEM_LENGTHS_GAPPED || p.lengths_kv == TANDEM_LENGTHS_GAPPED, "gapped");

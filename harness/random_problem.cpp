@@ -356,4 +356,24 @@ CaseOptions random_options(uint64_t seed) {
   return o;
 }
 
+tandem_problem random_merge(uint64_t seed) {
+  static const std::vector<tandem_dtype> dtypes = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
+  static const std::vector<int64_t> head_dims = {1, 3, 4, 8, 17, 33, 64, 100, 128, 132, 192, 256};
+  static const std::vector<Layout> layouts = {Layout::bhsd,   Layout::bhsd,    Layout::bshd,
+                                              Layout::gapped, Layout::gapped4, Layout::transposed};
+  Random r(Random::mix(seed) ^ 0x6d65726765);
+  const bool backward = r.chance(50), into = !backward && r.chance(40);
+  tandem_problem p =
+      make_merge(backward ? TANDEM_MERGE_BACKWARD : TANDEM_MERGE, r.pick(dtypes), r.pick(dtypes),
+                 r.chance(10) ? r.between(5, 70) : r.between(1, 4), r.between(1, 3),
+                 r.between(1, 4), r.between(1, 70), r.pick(head_dims), into);
+  for (Role role : {Role::o, Role::d_o, Role::part_o, Role::d_part_o})
+    set_layout(p, role, r.pick(layouts));
+  if (r.chance(10)) p.part_stride = 0;  // all parts are one
+  if (r.chance(10)) p.part_o.stride[1] = p.d_o.stride[1] = 0;
+  p.d_lse = backward && r.chance(60);
+  if (r.chance(20)) p.flags |= TANDEM_FLAG_DETERMINISTIC;
+  return p;
+}
+
 }  // namespace tandem::harness

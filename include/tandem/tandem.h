@@ -35,7 +35,8 @@
  *   o_i = sum_j drop(y_ij) v_j   over the keys j that are visible to row i
  * Every term beside scale <q_i, k_j> is absent unless the problem asks for it.
  * Query head h reads kv head h / (Hq / Hk); d_k and d_v of a kv head sum over its query heads.
- * A row that sees no key has o = 0, lse = -inf and zero gradients. */
+ * A row that sees no key has o = 0, lse = -inf and zero gradients.
+ * Merge of parts n:   lse_i = ln sum_n exp(lse_ni),   o_i = sum_n exp(lse_ni - lse_i) o_ni */
 #ifndef TANDEM_TANDEM_H
 #define TANDEM_TANDEM_H
 #include <stddef.h>
@@ -186,7 +187,16 @@ typedef struct tandem_tensor { /* logical order is always batch, head, sequence,
   uint32_t reserved; /* must be 0 */
 } tandem_tensor;
 
-typedef enum tandem_direction { TANDEM_FORWARD = 1, TANDEM_BACKWARD = 2 } tandem_direction;
+typedef enum tandem_direction {
+  TANDEM_FORWARD = 1,
+  TANDEM_BACKWARD = 2,
+  /* o and lse of disjoint parts of the keys, whoever made them, become those of all these keys. Of a
+   * problem it reads batch, heads_q, seq_q, head_dim_v, o, and the members from parts on; d_o and
+   * d_lse are the backward's. It ignores q, k, v, their sizes and gradients, gradients and scale;
+   * what else is not as tandem_problem_init() leaves it is refused by name. */
+  TANDEM_MERGE = 3,
+  TANDEM_MERGE_BACKWARD = 4 /* needs the parts; neither the merged o nor its lse */
+} tandem_direction;
 typedef enum tandem_mask { TANDEM_MASK_NONE = 0, TANDEM_MASK_CAUSAL = 1 } tandem_mask;
 
 /* Where the diagonal lies when Sq != Sk: off = 0, or off = Sk - Sq. Causal: j <= i + off. */
@@ -333,6 +343,16 @@ typedef struct tandem_problem {
    * the status is WORKSPACE and the message says how many the smallest has
    * (tandem_least_workspace()). Another plan has other bits. */
   uint64_t workspace_limit;
+  /* Merge, and its backward: how many parts args.part_o and args.part_lse hold, 1 to 65535; 0 with
+   * the other directions. part_o is the layout of one part, [B,Hq,Sq,Dv], in a dtype of its own;
+   * part_stride elements behind it comes the next one. d_part_o and d_part_stride are those of the
+   * gradient, in part_o's dtype. d_o has a dtype of its own, too. */
+  int64_t parts, part_stride, d_part_stride;
+  tandem_tensor part_o, d_part_o;
+  /* Merge: 1: o and lse hold a part when the call begins, which counts as the one before the others:
+   * a running result that takes in the next part in place. It has no backward. */
+  uint32_t merge_into;
+  uint32_t reserved4; /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
@@ -385,7 +405,9 @@ typedef struct tandem_plan_info {
    * workgroups share a tile (cuda.sm90 with a dense bias), or on a GPU with gaps */
   uint64_t workspace_size;
   uint64_t workspace_alignment; /* bytes */
-  double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
+  /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that. Merge: 2 Dv for each
+   * row and part; its backward twice that */
+  double flops;
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
   char path[16];  /* "ref", "simd", "scalar", "sm90", ... */
@@ -503,13 +525,17 @@ typedef struct tandem_args {
    * to the rows behind the offset. Entries may share rows of inputs. Where they share rows of an
    * output, what these hold is not specified. */
   tandem_buffer offsets_q, offsets_kv;
+  /* Merge: o of the parts, and their lse, f32 [parts,B,Hq,Sq] contiguous. A part that saw no key of
+   * a row has lse of minus infinity there; its o has no effect, and may be NaN. */
+  tandem_buffer part_o, part_lse;
+  tandem_buffer d_part_o, d_part_lse; /* its backward writes these; d_part_lse as part_lse */
 } tandem_args;
 #define TANDEM_ARGS_INIT                                                                           \
   {                                                                                                \
     (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
         {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
         {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},   \
-        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {                                                          \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {                          \
       0, 0                                                                                         \
     }                                                                                              \
   }

@@ -196,6 +196,10 @@ class RefProgram final : public Program {
         case Stem::bwd_head_sums:
           head_sums(call);
           break;
+        case Stem::merge:
+        case Stem::bwd_merge:
+          run(p.batch, p.heads_q, is(&RefProgram::merge));
+          break;
         default:  // bwd_sum_splits: sums are never split here
           break;
       }
@@ -322,6 +326,72 @@ class RefProgram final : public Program {
       for (double& x : per_row)
         if (std::isfinite(x)) x = std::clamp(x, -most, most);
       store_side(p, per_row, lse, first_row(b, h));
+    }
+  }
+
+  // One head's rows of a tensor in memory as doubles, and back.
+  static Vec<double> rows_of(const Problem& p, const char* from, const Strides& t,
+                             tandem_dtype dtype, int64_t base) {
+    Vec<double> to(size_t(p.seq_q * p.head_dim_v));
+    for (int64_t i = 0; i < p.seq_q; ++i)
+      for (int64_t c = 0; c < p.head_dim_v; ++c)
+        to[size_t(i * p.head_dim_v + c)] = load_element(from, base + i * t.s + c * t.d, dtype);
+    return to;
+  }
+  static void put_rows(const Problem& p, const double* from, char* to, const Strides& t,
+                       tandem_dtype dtype, int64_t base) {
+    for (int64_t i = 0; i < p.seq_q; ++i)
+      for (int64_t c = 0; c < p.head_dim_v; ++c)
+        store_element(to, base + i * t.s + c * t.d, dtype, from[i * p.head_dim_v + c]);
+  }
+
+  // merge, or bwd_merge.
+  void merge(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = call.p;
+    const tandem_args& args = call.args;
+    const int64_t all = p.batch * p.heads_q * p.seq_q, first = first_row(b, h), Dv = p.head_dim_v,
+                  count = p.parts.count;
+    const auto base = [&](const Strides& t) { return b * t.b + h * t.h; };
+    Vec<double> o, lse, into_o, into_lse;
+    for (int64_t n = 0; n < count; ++n) {
+      const Vec<double> of_part = rows_of(p, address<const char>(args.part_o), p.part_o,
+                                          p.parts.dtype, base(p.part_o) + n * p.parts.stride);
+      o.insert(o.end(), of_part.begin(), of_part.end());
+      const Vec<double> of_rows =
+          load_side(p, address<const char>(args.part_lse), n * all + first, p.seq_q);
+      lse.insert(lse.end(), of_rows.begin(), of_rows.end());
+    }
+    RefParts parts;
+    parts.count = count + p.parts.into;
+    parts.o = o.data(), parts.o_step = p.seq_q * Dv;
+    parts.lse = lse.data(), parts.lse_step = p.seq_q;
+    if (!p.backward) {
+      auto* merged = address<char>(args.o);
+      auto* merged_lse = address<char>(args.lse);
+      if (p.parts.into) {
+        into_o = rows_of(p, merged, p.o, p.dtype, base(p.o));
+        into_lse = load_side(p, merged_lse, first, p.seq_q);
+        parts.into_o = into_o.data(), parts.into_lse = into_lse.data();
+      }
+      Vec<double> sum(size_t(p.seq_q * Dv)), sum_lse(size_t(p.seq_q));
+      merge_ref(p, Precision::exact, parts, sum.data(), sum_lse.data(), nullptr);
+      put_rows(p, sum.data(), merged, p.o, p.dtype, base(p.o));
+      if (merged_lse) store_side(p, sum_lse, merged_lse, first);
+      return;
+    }
+    const Vec<double> d_o = rows_of(p, address<const char>(args.d_o), p.d_o, p.dtype, base(p.d_o));
+    Vec<double> d_lse, d_part_o(size_t(count * p.seq_q * Dv)), d_part_lse(size_t(count * p.seq_q));
+    if (p.d_lse) d_lse = load_side(p, address<const char>(args.d_lse), first, p.seq_q);
+    RefPartGradients out;
+    out.rows = p.seq_q;
+    out.d_o = d_part_o.data(), out.d_lse = d_part_lse.data();
+    bwd_merge_ref(p, Precision::exact, parts, d_o.data(), p.d_lse ? d_lse.data() : nullptr, out);
+    for (int64_t n = 0; n < count; ++n) {
+      put_rows(p, &d_part_o[size_t(n * p.seq_q * Dv)], address<char>(args.d_part_o), p.d_part_o,
+               p.parts.dtype, base(p.d_part_o) + n * p.parts.d_stride);
+      for (int64_t i = 0; i < p.seq_q; ++i)
+        store_element(address<char>(args.d_part_lse), n * all + first + i, p.side_dtype(),
+                      d_part_lse[size_t(n * p.seq_q + i)]);
     }
   }
 

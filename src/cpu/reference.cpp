@@ -290,8 +290,48 @@ class Whole {
 
 }  // namespace
 
+namespace {
+
+Reference merged(const Problem& p, const RefInputs& in, Precision precision) {
+  Reference r;
+  const int64_t rows = p.batch * p.heads_q * p.seq_q, count = p.parts.count, Dv = p.head_dim_v;
+  const bool floors = precision == Precision::exact;
+  const auto size = [&](std::vector<double>* x, bool wanted, int64_t n) {
+    x->resize(size_t(wanted ? n : 0));
+  };
+  size(&r.o, !p.backward, rows * Dv);
+  size(&r.o_floor, !p.backward && floors, rows * Dv);
+  size(&r.lse, !p.backward, rows);
+  size(&r.d_part_o, p.backward, count * rows * Dv);
+  size(&r.d_part_o_floor, p.backward && floors, count * rows * Dv);
+  size(&r.d_part_lse, p.backward, count * rows);
+  size(&r.d_part_lse_floor, p.backward && floors, count * rows);
+  for (int64_t row = 0; row < rows; row += p.seq_q) {  // heads
+    RefParts parts;
+    parts.count = count + p.parts.into;
+    parts.o = at(in.part_o, row * Dv), parts.o_step = rows * Dv;
+    parts.lse = at(in.part_lse, row), parts.lse_step = rows;
+    if (p.parts.into) parts.into_o = at(in.into_o, row * Dv), parts.into_lse = at(in.into_lse, row);
+    if (!p.backward) {
+      merge_ref(p, precision, parts, at(r.o, row * Dv), at(r.lse, row), at(r.o_floor, row * Dv));
+      continue;
+    }
+    RefPartGradients out;
+    out.rows = rows;
+    out.d_o = at(r.d_part_o, row * Dv), out.d_lse = at(r.d_part_lse, row);
+    out.d_o_floor = at(r.d_part_o_floor, row * Dv);
+    out.d_lse_floor = at(r.d_part_lse_floor, row);
+    bwd_merge_ref(p, precision, parts, at(in.d_o, row * Dv), p.d_lse ? at(in.d_lse, row) : nullptr,
+                  out);
+  }
+  return r;
+}
+
+}  // namespace
+
 Reference reference(const Problem& problem, const RefInputs& inputs, Precision precision,
                     unsigned threads, double score_error, bool round_scores) {
+  if (problem.parts) return merged(problem, inputs, precision);
   return Whole(problem, inputs, precision, threads, score_error, round_scores).run();
 }
 

@@ -38,6 +38,8 @@ struct RefInputs {
   std::vector<int64_t> lengths_q, lengths_kv;  // [B], not cumulative
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
+  // Of a merge: the parts, [parts,B,Hq,Sq,Dv] and [parts,B,Hq,Sq], and what o and lse hold before.
+  std::vector<double> part_o, part_lse, into_o, into_lse;
 };
 
 struct Reference {
@@ -49,6 +51,7 @@ struct Reference {
   std::vector<double> d_bias_table;            // [Hq,N]
   std::vector<double> d_dist_bias;             // [Hq,W]
   std::vector<double> d_slope, d_tau, d_sink;  // as slope, tau and sink
+  std::vector<double> d_part_o, d_part_lse;    // backward of a merge, as the parts
   // What the rounding errors of an element are proportional to; Precision::exact only. y are the
   // weights, g what ds is proportional to (p, or u of entmax), c_ij = |d_o_i| |v_j|, which bounds
   // dp_ij and what cancels in it, and e_ij = g_ij (c_ij + sum_j M g c):
@@ -58,6 +61,7 @@ struct Reference {
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
   std::vector<double> d_bias_table_floor;
+  std::vector<double> d_part_o_floor, d_part_lse_floor;  // of a merge; it has no slack
   // How far an element may change beyond that, because next to a kink a small error of a score
   // changes a weight or a gradient by much; Precision::exact with a score_error only. For softmax,
   // the change of a gradient through ds if o, from which delta is formed, rounds to a neighbour all
@@ -65,6 +69,7 @@ struct Reference {
   std::vector<double> o_slack, d_q_slack, d_k_slack, d_v_slack;
   std::vector<double> d_bias_slack, d_dist_bias_slack, d_slope_slack, d_tau_slack, d_sink_slack;
   std::vector<double> d_bias_table_slack;
+  std::vector<double> d_part_o_slack, d_part_lse_slack;
 };
 
 // Computes the forward and, for a backward problem, all gradients. Throws std::bad_alloc. With
@@ -145,6 +150,36 @@ void bwd_dist_bias_ref(const Problem& problem, Precision precision, const RefHea
 // Adds one head's part to the gradient of its table, [N].
 void reduce_table_ref(const Problem& problem, Precision precision, const RefHead& head,
                       double* d_bias_table, double* floor, double* slack);
+
+// What merge and bwd_merge read of one head: parts of its keys. The first one may lie apart.
+struct RefWeights {
+  double origin = 0, sum = 0;  // the largest lse, and the sum of the weights relative to it
+  int64_t seen = 0;            // parts that saw a key
+  std::vector<double> weight;  // of all parts
+};
+struct RefParts {
+  int64_t count = 0;
+  const double *o = nullptr, *lse = nullptr;            // of the first part: [Sq,Dv] and [Sq]
+  int64_t o_step = 0, lse_step = 0;                     // to the next one
+  const double *into_o = nullptr, *into_lse = nullptr;  // in front of the others, if not null
+  const double* o_of(int64_t n) const {
+    return into_o ? n == 0 ? into_o : o + (n - 1) * o_step : o + n * o_step;
+  }
+  const double* lse_of(int64_t n) const {
+    return into_lse ? n == 0 ? into_lse : lse + (n - 1) * lse_step : lse + n * lse_step;
+  }
+  // stepwise: every number rounded to f32.
+  void weigh(bool stepwise, int64_t row, RefWeights* to) const;
+};
+void merge_ref(const Problem& problem, Precision precision, const RefParts& parts, double* o,
+               double* lse, double* o_floor);
+// Part n's gradients begin n `rows` rows behind the first one's. Floors may be null.
+struct RefPartGradients {
+  int64_t rows = 0;
+  double *d_o = nullptr, *d_lse = nullptr, *d_o_floor = nullptr, *d_lse_floor = nullptr;
+};
+void bwd_merge_ref(const Problem& problem, Precision precision, const RefParts& parts,
+                   const double* d_o, const double* d_lse, const RefPartGradients& out);
 
 // The sinks' weights, exp(sink - lse), in the rows of a head: [Sq].
 void sink_weights_ref(const Problem& problem, Precision precision, const RefHead& head, double* to);

@@ -2,7 +2,7 @@
 set(TANDEM_CPU_REF_SOURCES
   src/cpu/bwd_dbias_ref.cpp src/cpu/bwd_dist_bias_ref.cpp src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp
   src/cpu/bwd_dq_ref.cpp src/cpu/bwd_head_sums_ref.cpp src/cpu/bwd_row_sums_ref.cpp src/cpu/fwd_ref.cpp
-  src/cpu/reduce_table_ref.cpp src/cpu/ref_entmax.cpp src/cpu/ref_gradient.cpp src/cpu/ref_row.cpp)
+  src/cpu/bwd_merge_ref.cpp src/cpu/merge_ref.cpp src/cpu/reduce_table_ref.cpp src/cpu/ref_entmax.cpp src/cpu/ref_gradient.cpp src/cpu/ref_row.cpp)
 set(TANDEM_CPU_SOURCES
   ${TANDEM_CPU_REF_SOURCES} src/cpu/device.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp
   src/cpu/reference.cpp src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp)

@@ -237,10 +237,11 @@ class CudaProgram final : public Program {
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
     // bwd_dot sums by shuffles, bwd_sum_splits has no sum across invocations, and bwd_origin,
-    // expand_blocks, mask_map and reduce_table have their own arrays.
+    // expand_blocks, mask_map and reduce_table have their own arrays; merges have none.
     const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum_splits ||
                       launch.stem == Stem::bwd_origin || launch.stem == Stem::mask_map ||
-                      launch.stem == Stem::expand_blocks || launch.stem == Stem::reduce_table;
+                      launch.stem == Stem::expand_blocks || launch.stem == Stem::reduce_table ||
+                      is_merge(launch.stem);
     const size_t shared = none ? 0 : launch.shared_bytes;
     Launcher<P> start_any, start_wide;
     TANDEM_TRY(start_any.prepare(any, with_, grid, launch.invocations(), shared));

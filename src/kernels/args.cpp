@@ -27,6 +27,19 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
     uses[arg].needed = needed;
     uses[arg].alignment = alignment;
   };
+  if (p.parts) {
+    const auto part = uint64_t(p.parts.element_size());
+    is(o, queries && !backward, element);
+    is(lse, queries && p.parts.into, side);
+    is(d_o, queries && backward, element);
+    is(d_lse, queries && p.d_lse, side);
+    is(part_o, queries, part);
+    is(part_lse, queries, side);
+    is(d_part_o, queries && backward, part);
+    is(d_part_lse, queries && backward, side);
+    uses[lse].optional = !backward && !p.parts.into;
+    return uses;
+  }
   is(q, queries, element);
   is(k, keys, element);
   is(v, keys, element);

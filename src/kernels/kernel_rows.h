@@ -64,6 +64,8 @@ inline bool wide_inputs(const ExpandTableBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const ReduceTableBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const MaskMapBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const FwdCombineBlock&, uint32_t) { return false; }
+inline bool wide_inputs(const MergeBlock&, uint32_t) { return false; }
+inline bool wide_inputs(const BwdMergeBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const BwdOriginBlock&, uint32_t) { return false; }
 inline bool wide_inputs(const BwdSumSplitsBlock&, uint32_t) { return false; }

@@ -133,6 +133,19 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
                    {packed_q ? 1 : p.batch, p.heads_q, packed_q ? p.total_q : p.seq_q, features},
                    t);
   };
+  // A footprint has four dimensions. Where parts need a fifth one, it is the span of them all.
+  const auto parts = [&](const Strides& t, int64_t step) {
+    const auto size = uint64_t(p.parts.element_size());
+    const int64_t count = p.parts.count;
+    if (count == 0 || p.batch * p.heads_q * p.seq_q == 0) return Footprint();
+    if (count == 1) return strided(size, {p.batch, p.heads_q, p.seq_q, p.head_dim_v}, t);
+    if (p.batch == 1)
+      return strided(size, {count, p.heads_q, p.seq_q, p.head_dim_v}, {step, t.h, t.s, t.d});
+    if (step == t.b * p.batch)
+      return strided(size, {count * p.batch, p.heads_q, p.seq_q, p.head_dim_v}, t);
+    return array(size, 1 + (count - 1) * step + (p.batch - 1) * t.b + (p.heads_q - 1) * t.h +
+                           (p.seq_q - 1) * t.s + (p.head_dim_v - 1) * t.d);
+  };
   const auto keys = [&](const Strides& t, int64_t features) {
     return strided(
         uint64_t(p.element_size()),
@@ -149,6 +162,7 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
   const Footprint per_head = side(p.heads_q), slopes = side(p.slopes_batch * p.heads_q),
                   sinks = side(p.sinks_batch * p.heads_q),
                   distances = side(p.heads_q * p.dist_window),
+                  part_lse = side(int64_t(p.parts.count) * p.batch * p.heads_q * p.seq_q),
                   table = side(p.heads_q * p.table.size);
 
   using A = tandem_args;
@@ -192,7 +206,11 @@ OverlapCheck::OverlapCheck(const Plan& plan) {
       {&A::d_lse, false, side(p.batch * p.heads_q * p.seq_q)},
       {&A::max_logit, true, array(4, p.max_logit_batch * p.heads_q)},
       {&A::offsets_q, false, array(4, p.batch)},
-      {&A::offsets_kv, false, array(4, p.batch)}};
+      {&A::offsets_kv, false, array(4, p.batch)},
+      {&A::part_o, false, parts(p.part_o, p.parts.stride)},
+      {&A::part_lse, false, part_lse},
+      {&A::d_part_o, true, parts(p.d_part_o, p.parts.d_stride)},
+      {&A::d_part_lse, true, part_lse}};
   static_assert(sizeof(all) / sizeof(all[0]) == kArgCount, "a buffer is missing here");
   for (const bool output : {true, false})
     for (const ArgUse& use : arg_uses(plan)) {

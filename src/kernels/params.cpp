@@ -52,6 +52,18 @@ void set_features(const Problem& p, Spec* s) {
 #undef TANDEM_SPEC
 }
 
+// What merge and bwd_merge know of their rows.
+template <typename Block>
+void set_merged_rows(const Problem& p, const Launch& l, Block* b) {
+  b->seq_q = int(p.seq_q);
+  b->head_dim_v = int(p.head_dim_v);
+  b->heads_q = int(p.heads_q);
+  b->heads = int(p.batch * p.heads_q);
+  b->parts = p.parts.count;
+  b->tiles = l.tiles;
+  b->total = l.total;
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -298,6 +310,50 @@ ReduceTableBlock reduce_table_block(const Plan& plan, const Launch& l) {
   b.splits = int(l.splits);
   b.tiles = l.tiles;
   b.total = l.total;
+  return b;
+}
+
+MergeSpec merge_spec(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  MergeSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.DTYPE = uint32_t(p.dtype);
+  s.OTHER_DTYPE = uint32_t(p.parts.dtype);
+  s.LANES = uint32_t(merge_lanes(p.head_dim_v));
+  s.INTO = p.parts.into;
+  return s;
+}
+
+MergeBlock merge_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  MergeBlock b{};
+  b.o = p.o;
+  b.part_o = p.part_o;
+  b.part_step = {p.parts.stride, 0, 0, 0};
+  set_merged_rows(p, l, &b);
+  return b;
+}
+
+BwdMergeSpec bwd_merge_spec(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  BwdMergeSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.DTYPE = uint32_t(p.parts.dtype);
+  s.OTHER_DTYPE = uint32_t(p.dtype);
+  s.LANES = uint32_t(merge_lanes(p.head_dim_v));
+  s.D_LSE = p.d_lse;
+  return s;
+}
+
+BwdMergeBlock bwd_merge_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  BwdMergeBlock b{};
+  b.d_o = p.d_o;
+  b.part_o = p.part_o;
+  b.d_part_o = p.d_part_o;
+  b.part_step = {p.parts.stride, 0, 0, 0};
+  b.d_part_step = {p.parts.d_stride, 0, 0, 0};
+  set_merged_rows(p, l, &b);
   return b;
 }
 

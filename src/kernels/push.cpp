@@ -37,9 +37,11 @@ struct Tensor {
   Strides Problem::*strides = nullptr;
   uint64_t Addresses::*address = nullptr;
   bool kv = false;
+  int64_t Parts::*step = nullptr;  // of a tensor of parts: from one to the next
 };
 namespace tensors {
-#define TANDEM_TENSOR(name, kv) constexpr Tensor name{#name, &Problem::name, &Addresses::name, kv};
+#define TANDEM_TENSOR(name, kv) \
+  constexpr Tensor name{#name, &Problem::name, &Addresses::name, kv, nullptr};
 TANDEM_TENSOR(q, false)
 TANDEM_TENSOR(k, true)
 TANDEM_TENSOR(v, true)
@@ -49,7 +51,11 @@ TANDEM_TENSOR(d_q, false)
 TANDEM_TENSOR(d_k, true)
 TANDEM_TENSOR(d_v, true)
 #undef TANDEM_TENSOR
-constexpr Tensor bias, d_bias, keep, to, o_parts;  // always the same, so without an entry
+constexpr Tensor part_o{"part_o", &Problem::part_o, &Addresses::part_o, false, &Parts::stride};
+constexpr Tensor d_part_o{"d_part_o", &Problem::d_part_o, &Addresses::d_part_o, false,
+                          &Parts::d_stride};
+// Always the same, or no tensors, so without an entry.
+constexpr Tensor bias, d_bias, keep, to, o_parts, part_step, d_part_step;
 }  // namespace tensors
 
 // Whether n elements may be read or written at once at every multiple of n features. A dimension of
@@ -58,12 +64,14 @@ constexpr Tensor bias, d_bias, keep, to, o_parts;  // always the same, so withou
 constexpr int64_t kMostRowBytes = (1 << 24) - 1;
 bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
   const Strides& s = p.*t.strides;
+  const int64_t size = t.step ? p.parts.element_size() : p.element_size();
+  if (t.step && p.parts.*t.step % n != 0) return false;
   const bool packed = is_packed(t.kv ? p.lengths_kv : p.lengths_q);
   const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
   const int64_t rows = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
   return s.d == 1 && (p.batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
-         (rows == 1 || (s.s % n == 0 && s.s <= kMostRowBytes / p.element_size())) &&
-         address % uint64_t(n * p.element_size()) == 0;
+         (rows == 1 || (s.s % n == 0 && s.s <= kMostRowBytes / size)) &&
+         address % uint64_t(n * size) == 0;
 }
 
 // Whether a launch accesses a tensor of its interface at all. bwd_dkv may form one gradient alone.
@@ -160,6 +168,14 @@ String narrow_inputs(const Problem& p, int elements) {
     if (narrow) names += text("%s%s", names.empty() ? "" : ", ", name);
   };
   // An address of 0 has every alignment, so only the strides matter.
+  if (p.parts) {
+    for (const Tensor& t : {tensors::o, tensors::d_o, tensors::part_o, tensors::d_part_o})
+      add((t.strides == &Problem::part_o || p.backward == (t.strides != &Problem::o)) &&
+              !is_wide(p, t, 0, elements),
+          t.name);
+    add(p.head_dim_v % elements != 0, "head_dim_v");
+    return names;
+  }
   for (const Tensor& t : {tensors::q, tensors::k, tensors::v, tensors::d_o})
     add((p.backward || t.strides != &Problem::d_o) && !is_wide(p, t, 0, elements), t.name);
   add(p.head_dim % elements != 0, "head_dim");

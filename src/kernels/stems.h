@@ -39,13 +39,16 @@ constexpr bool is_ampere(TileTable table) {
   return table >= TileTable::ampere_plain && table <= TileTable::ampere_f32_inputs;
 }
 
+// The operations of TANDEM_MERGE and TANDEM_MERGE_BACKWARD.
+constexpr bool is_merge(Stem stem) { return stem == Stem::merge || stem == Stem::bwd_merge; }
+
 // Whether workgroups of a kernel multiply tiles (kernels/abi/tile.inc). Others take rows or lines.
 constexpr bool is_tiled(Stem stem) {
   return stem != Stem::place_entries && stem != Stem::pack_bias && stem != Stem::pack_keep &&
          stem != Stem::expand_blocks && stem != Stem::mask_map && stem != Stem::expand_table &&
          stem != Stem::reduce_table && stem != Stem::fwd_combine && stem != Stem::bwd_dot &&
          stem != Stem::bwd_origin && stem != Stem::bwd_dq_cast && stem != Stem::bwd_sum_splits &&
-         stem != Stem::bwd_head_sums;
+         stem != Stem::bwd_head_sums && !is_merge(stem);
 }
 
 // Whether a kernel handles the optional inputs, and has their parameters (kernels/abi/extra.inc).

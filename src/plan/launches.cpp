@@ -20,6 +20,8 @@ String size_refusal(const Problem& p, int br, int bc) {
               p.tile_cols);
 }
 
+Stem merge_stem(const Problem& p) { return p.backward ? Stem::bwd_merge : Stem::merge; }
+
 Launch* find_launch(Vec<Launch>* launches, Stem stem) {
   for (Launch& l : *launches)
     if (l.stem == stem) return &l;
@@ -37,6 +39,9 @@ Extent PathPlanner::extent(const Launch& l) const {
   switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
+    case Stem::merge:
+    case Stem::bwd_merge:
+      return {ceil_div(p.seq_q, merge_rows(p.head_dim_v)), p.heads_q, p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
     case Stem::place_entries:
@@ -168,7 +173,9 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                     caps.max_invocations);
       if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias && stem != Stem::pack_keep)
         launch.shared_bytes = uint32_t(sizeof(float)) * group;
-      if (stem == Stem::expand_table || stem == Stem::place_entries) launch.shared_bytes = 0;
+      if (stem == Stem::expand_table || stem == Stem::place_entries || stem == Stem::merge)
+        launch.shared_bytes = 0;
+      if (stem == Stem::bwd_merge) launch.shared_bytes = 4 * sizeof(float) * group;
       if (stem == Stem::reduce_table)
         launch.shared_bytes = 4 * (2 * TANDEM_TABLE_PAIRS + TANDEM_TABLE_ENTRIES);
       if (stem == Stem::mask_map) launch.shared_bytes = 2 * 4 * sizeof(int32_t) * group;
@@ -223,7 +230,7 @@ Vec<uint32_t> PathPlanner::gradients_in_parts(const Launch& parts) const {
 }
 
 String PathPlanner::launches(Vec<Launch>* launches) const {
-  Vec<Stem> all = stems();
+  Vec<Stem> all = p.parts ? Vec<Stem>{merge_stem(p)} : stems();
   const bool tiles = std::any_of(all.begin(), all.end(), is_tiled);
   if (row.backend != Backend::cpu && has_mask_map(p) && tiles && !p.is_empty())
     all.insert(all.begin(), Stem::mask_map);

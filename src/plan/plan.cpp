@@ -37,6 +37,9 @@ bool try_savings(int n, const Caps& caps, Plan* plan, bool* settled) {
   };
   const String name = path->name();
   if (is_disabled(caps, name)) return refuse(name, kDisabled);
+  // Merges are bound by memory: one path of a backend has kernels for them.
+  if (plan->problem.parts && !has_kernels(kPaths[n].id, merge_stem(plan->problem)))
+    return refuse(name, text("it has no %s kernel", stem_name(merge_stem(plan->problem))));
   if (plan->problem.dtype == TANDEM_F64 && !takes_dtype(kPaths[n].id, TANDEM_F64))
     return refuse(name, "it has no kernel for tensors of f64, which cpu.ref alone computes");
   String why = path->refuse();

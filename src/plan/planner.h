@@ -174,6 +174,9 @@ using MakePlanner = std::unique_ptr<PathPlanner> (*)(const PathRow&, const Probl
 // none that fits.
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2);
 
+// The one operation of a merge, or of its backward.
+Stem merge_stem(const Problem& p);
+
 // The launch of an operation; nullptr: there is none.
 Launch* find_launch(Vec<Launch>* launches, Stem stem);
 

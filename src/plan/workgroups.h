@@ -23,6 +23,14 @@ struct CombineShape {
   }
   int rows() const { return kCombineGroup / (lanes * slices); }
 };
+// Invocations of merge and bwd_merge for a row, of kLineGroup: at most a warp of CUDA, of four
+// features each, or twice four where a row has more than 128.
+constexpr int merge_lanes(int64_t head_dim_v) {
+  int lanes = 1;
+  while (lanes < 32 && lanes * 4 < head_dim_v) lanes *= 2;
+  return lanes;
+}
+constexpr int merge_rows(int64_t head_dim_v) { return kLineGroup / merge_lanes(head_dim_v); }
 // Floats of a row of o's parts: a whole number of chunks of every kernel that writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 

@@ -60,8 +60,22 @@ struct BiasTable {
   int64_t index_bytes() const { return index == TANDEM_U8 ? 1 : index == TANDEM_U16 ? 2 : 4; }
 };
 
+// What a merge joins: o [parts][B,Hq,Sq,Dv], and its gradient in the same type.
+struct Parts {
+  int count = 0;      // 0: the problem is attention
+  bool into = false;  // o and lse hold one more, in front of them
+  tandem_dtype dtype{};
+  int64_t stride = 0, d_stride = 0;  // from one part to the next
+  explicit operator bool() const { return count > 0; }
+  int64_t element_size() const { return dtype == TANDEM_F64 ? 8 : dtype == TANDEM_F32 ? 4 : 2; }
+};
+
 struct Problem {
+  // Of attention, or of a merge. A merge has as many kv heads as query heads, one key, and D = Dv,
+  // of which nothing depends; dtype is that of o, in its backward of d_o.
   bool backward = false;
+  Parts parts;
+  Strides part_o{}, d_part_o{};
   int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
   tandem_dtype dtype = TANDEM_F32;
   Strides q{}, k{}, v{}, o{}, d_o{}, d_q{}, d_k{}, d_v{};

@@ -28,16 +28,34 @@ struct TensorWord {
   tandem_tensor tandem_problem::*member;
   bool kv;     // heads_kv and seq_kv
   bool value;  // head_dim_v
-  bool backward;
+  uint32_t directions;
 };
-constexpr TensorWord kTensors[] = {{"q", &tandem_problem::q, false, false, false},
-                                   {"k", &tandem_problem::k, true, false, false},
-                                   {"v", &tandem_problem::v, true, true, false},
-                                   {"o", &tandem_problem::o, false, true, false},
-                                   {"d_o", &tandem_problem::d_o, false, true, true},
-                                   {"d_q", &tandem_problem::d_q, false, false, true},
-                                   {"d_k", &tandem_problem::d_k, true, false, true},
-                                   {"d_v", &tandem_problem::d_v, true, true, true}};
+// Bits of directions. One that there is not counts as forward.
+constexpr uint32_t kFwd = 1, kBwd = 2, kMerge = 4, kBwdMerge = 8, kParts = kMerge | kBwdMerge;
+constexpr TensorWord kTensors[] = {{"q", &tandem_problem::q, false, false, kFwd | kBwd},
+                                   {"k", &tandem_problem::k, true, false, kFwd | kBwd},
+                                   {"v", &tandem_problem::v, true, true, kFwd | kBwd},
+                                   {"o", &tandem_problem::o, false, true, kFwd | kBwd | kMerge},
+                                   {"d_o", &tandem_problem::d_o, false, true, kBwd | kBwdMerge},
+                                   {"d_q", &tandem_problem::d_q, false, false, kBwd},
+                                   {"d_k", &tandem_problem::d_k, true, false, kBwd},
+                                   {"d_v", &tandem_problem::d_v, true, true, kBwd},
+                                   {"part_o", &tandem_problem::part_o, false, true, kParts},
+                                   {"d_part_o", &tandem_problem::d_part_o, false, true, kBwdMerge}};
+
+uint32_t direction_bit(const tandem_problem& p) {
+  return p.direction == TANDEM_BACKWARD         ? kBwd
+         : p.direction == TANDEM_MERGE          ? kMerge
+         : p.direction == TANDEM_MERGE_BACKWARD ? kBwdMerge
+                                                : kFwd;
+}
+bool is_used(const tandem_problem& p, const TensorWord& t) {
+  return (t.directions & direction_bit(p)) != 0;
+}
+// The tensor whose type the line has as a word of its own.
+const tandem_tensor& typed(const tandem_problem& p) {
+  return p.direction == TANDEM_MERGE ? p.o : p.direction == TANDEM_MERGE_BACKWARD ? p.d_o : p.q;
+}
 
 enum class Layout { bhsd, bshd };
 
@@ -74,13 +92,14 @@ struct NumberWord {
   bool backward;
 };
 constexpr NumberWord kNumbers[] = {
-    {"direction", &tandem_problem::direction, TANDEM_FORWARD, TANDEM_BACKWARD, false},
+    {"direction", &tandem_problem::direction, TANDEM_FORWARD, TANDEM_MERGE_BACKWARD, false},
     {"mask", &tandem_problem::mask, 0, TANDEM_MASK_CAUSAL, false},
     {"align", &tandem_problem::align, 0, TANDEM_BOTTOM_RIGHT, false},
     {"normalizer", &tandem_problem::normalizer, 0, TANDEM_ENTMAX, false},
     {"alibi", &tandem_problem::alibi, 0, 1, false},
     {"sink", &tandem_problem::sink, 0, 1, false},
     {"d_lse", &tandem_problem::d_lse, 0, 1, false},
+    {"merge_into", &tandem_problem::merge_into, 0, 1, false},
     {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_GAPPED, false},
     {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_GAPPED, false},
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
@@ -88,6 +107,17 @@ constexpr NumberWord kNumbers[] = {
      TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
          TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT,
      false}};
+
+// In the order of tandem_direction.
+constexpr const char* kDirections[] = {"fwd", "bwd", "merge", "bwd_merge"};
+
+struct StepWord {
+  const char* name;
+  int64_t tandem_problem::*member;
+  bool backward;
+};
+constexpr StepWord kSteps[] = {{"part_stride", &tandem_problem::part_stride, false},
+                               {"d_part_stride", &tandem_problem::d_part_stride, true}};
 
 constexpr struct {
   const char* name;
@@ -133,15 +163,25 @@ bool same_strides(const tandem_tensor& a, const tandem_tensor& b) {
   return std::equal(a.stride, a.stride + 4, b.stride);
 }
 
+// What the tensors of parts have besides.
+int64_t part_stride_of(const tandem_problem& p) {
+  return times(times(p.batch, p.heads_q), times(p.seq_q, p.head_dim_v));
+}
+// Tensors of parts are left alone where there are none.
+bool is_there(const tandem_problem& p, const TensorWord& t) {
+  return p.parts != 0 || (t.directions & ~kParts) != 0;
+}
+
 void set_layout(tandem_problem* p, Layout layout) {
-  for (const TensorWord& t : kTensors) p->*t.member = layout_of(*p, t, layout);
+  for (const TensorWord& t : kTensors)
+    if (is_there(*p, t)) p->*t.member = layout_of(*p, t, layout);
+  if (p->parts != 0) p->part_stride = p->d_part_stride = part_stride_of(*p);
   for (const OverlayWord& t : {kBias, kDBias, kKeep}) p->*t.tensor = layout_of(*p, t);
 }
 
 bool all_in(const tandem_problem& p, Layout layout) {
   return std::all_of(std::begin(kTensors), std::end(kTensors), [&](const TensorWord& t) {
-    return (t.backward && p.direction != TANDEM_BACKWARD) ||
-           same_strides(p.*t.member, layout_of(p, t, layout));
+    return !is_used(p, t) || same_strides(p.*t.member, layout_of(p, t, layout));
   });
 }
 
@@ -297,6 +337,8 @@ String extra_words(const tandem_problem& p) {
   if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
   if (p.d_lse == 1) s += " d_lse";
   if (p.max_logit_batch) s += text(" max_logit=%lld", (long long)p.max_logit_batch);
+  if (p.parts) s += text(" parts=%lld", (long long)p.parts);
+  if (p.merge_into == 1) s += " into";
   return s + lengths_word("q", p.lengths_q, p.total_q) +
          lengths_word("kv", p.lengths_kv, p.total_kv);
 }
@@ -313,6 +355,8 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
   if (word == "alibi") return p->alibi = 1, 1;
   if (word == "sink") return p->sink = 1, 1;
   if (word == "d_lse") return p->d_lse = 1, 1;
+  if (word == "into") return p->merge_into = 1, 1;
+  if (starts(word, "parts=", &rest)) return taken(parse_int(rest, &p->parts), "wants a number");
   if (word == "q_padded") return p->lengths_q = TANDEM_LENGTHS_PADDED, 1;
   if (word == "kv_padded") return p->lengths_kv = TANDEM_LENGTHS_PADDED, 1;
   if (starts(word, "entmax=", &rest)) {
@@ -373,12 +417,18 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
 }  // namespace
 
 String print_problem(const tandem_problem& p) {
-  const bool backward = p.direction == TANDEM_BACKWARD;
-  const uint32_t dtype = is_float_type(p.q.dtype) ? p.q.dtype : uint32_t(TANDEM_F32);
-  String s = backward ? "bwd" : "fwd";
-  s += text(" %s b%lld hq%lld hk%lld sq%lld sk%lld d%lld dv%lld", dtype_name(dtype),
-            (long long)p.batch, (long long)p.heads_q, (long long)p.heads_kv, (long long)p.seq_q,
-            (long long)p.seq_kv, (long long)p.head_dim, (long long)p.head_dim_v);
+  const bool backward = p.direction == TANDEM_BACKWARD,
+             backward_merge = p.direction == TANDEM_MERGE_BACKWARD;
+  const bool merges = (direction_bit(p) & kParts) != 0;
+  const uint32_t dtype = is_float_type(typed(p).dtype) ? typed(p).dtype : uint32_t(TANDEM_F32);
+  String s = kDirections[p.direction >= TANDEM_FORWARD && p.direction <= TANDEM_MERGE_BACKWARD
+                             ? p.direction - TANDEM_FORWARD
+                             : 0];
+  s += text(" %s b%lld hq%lld", dtype_name(dtype), (long long)p.batch, (long long)p.heads_q);
+  s += merges
+           ? text(" sq%lld dv%lld", (long long)p.seq_q, (long long)p.head_dim_v)
+           : text(" hk%lld sq%lld sk%lld d%lld dv%lld", (long long)p.heads_kv, (long long)p.seq_q,
+                  (long long)p.seq_kv, (long long)p.head_dim, (long long)p.head_dim_v);
   const char* align = p.align == TANDEM_BOTTOM_RIGHT ? "bottom_right" : "top_left";
   if (p.mask == TANDEM_MASK_CAUSAL)
     s += text(" causal_%s", align);
@@ -386,7 +436,7 @@ String print_problem(const tandem_problem& p) {
     s += " bottom_right";
   if (p.window_left != TANDEM_UNBOUNDED) s += text(" left=%lld", (long long)p.window_left);
   if (p.window_right != TANDEM_UNBOUNDED) s += text(" right=%lld", (long long)p.window_right);
-  if (!std::isnan(p.scale)) s += float_word("scale", p.scale);
+  if (!std::isnan(p.scale) && !merges) s += float_word("scale", p.scale);
   s += extra_words(p);
   if (backward && p.gradients != TANDEM_GRAD_QKV && p.gradients < 2 * TANDEM_GRAD_BIAS_TABLE &&
       p.gradients != 0) {
@@ -408,15 +458,18 @@ String print_problem(const tandem_problem& p) {
     if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
       s += text(" %s=%u", n.name, p.*n.member);
   for (const TensorWord& t : kTensors)
-    if ((backward || !t.backward) && (p.*t.member).dtype != dtype)
+    if (is_used(p, t) && (p.*t.member).dtype != dtype)
       s += text(" %s:", t.name) + type_text((p.*t.member).dtype);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
     if ((t.tensor != kDBias.tensor || backward) && !same_strides(p.*t.tensor, layout_of(p, t)))
       s += strides_word(t.name, p.*t.tensor);
+  for (const StepWord& t : kSteps)
+    if (merges && (backward_merge || !t.backward) && p.*t.member != part_stride_of(p))
+      s += text(" %s=%lld", t.name, (long long)(p.*t.member));
   if (all_in(p, Layout::bhsd)) return s;
   if (all_in(p, Layout::bshd)) return s + " layout=bshd";
   for (const TensorWord& t : kTensors) {
-    if (t.backward && !backward) continue;
+    if (!is_used(p, t)) continue;
     const tandem_tensor& tensor = p.*t.member;
     if (same_strides(tensor, layout_of(p, t, Layout::bhsd))) continue;
     s += strides_word(t.name, tensor);
@@ -439,6 +492,11 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     bool type;
   };
   Vec<Override> overrides;
+  struct Step {
+    int64_t tandem_problem::*member;
+    int64_t value;
+  };
+  Vec<Step> steps;
 
   String word;
   const char* at = line;
@@ -452,8 +510,10 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: word '%s' %s", word.c_str(), why);
     };
     const char* rest = nullptr;
-    if (word == "fwd" || word == "bwd") {
-      p.direction = word == "fwd" ? TANDEM_FORWARD : TANDEM_BACKWARD;
+    const auto named = std::find_if(std::begin(kDirections), std::end(kDirections),
+                                    [&](const char* name) { return word == name; });
+    if (named != std::end(kDirections)) {
+      p.direction = uint32_t(named - kDirections) + TANDEM_FORWARD;
       direction = true;
     } else if (parse_float_type(word, &dtype)) {
       dtype_given = true;
@@ -518,6 +578,13 @@ Status parse_problem(const char* line, tandem_problem* problem) {
         for (const OverlayWord& t : {kBias, kDBias, kKeep})
           good = good && override_of(t.name, t.tensor);
         if (!good) return bad("wants four strides");
+        for (const StepWord& t : kSteps) {
+          if (word.compare(0, equals, t.name) != 0) continue;
+          known = true;
+          steps.push_back({t.member, 0});
+          if (!parse_int(word.c_str() + equals + 1, &steps.back().value))
+            return bad("wants a number");
+        }
       } else {
         for (const SizeWord& size : kSizes) {
           if (!starts(word, size.prefix, &rest)) continue;
@@ -530,7 +597,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     }
   }
   if (!direction)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'fwd' or 'bwd' is missing");
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem line: 'fwd', 'bwd', 'merge' or 'bwd_merge' is missing");
   if (!dtype_given)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "problem line: 'f32', 'f16', 'bf16' or 'f64' is missing");
@@ -541,13 +609,18 @@ Status parse_problem(const char* line, tandem_problem* problem) {
   };
   if (missing(&tandem_problem::seq_q))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'sq' is missing");
-  if (missing(&tandem_problem::head_dim))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'd' is missing");
+  const bool merges = (direction_bit(p) & kParts) != 0;
+  if (missing(merges ? &tandem_problem::head_dim_v : &tandem_problem::head_dim))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: '%s' is missing",
+                merges ? "dv" : "d");
+  if (merges && missing(&tandem_problem::head_dim)) p.head_dim = p.head_dim_v;
   if (missing(&tandem_problem::heads_kv)) p.heads_kv = p.heads_q;
   if (missing(&tandem_problem::seq_kv)) p.seq_kv = p.seq_q;
   if (missing(&tandem_problem::head_dim_v)) p.head_dim_v = p.head_dim;
-  for (const TensorWord& t : kTensors) (p.*t.member).dtype = dtype;
+  for (const TensorWord& t : kTensors)
+    if (is_there(p, t)) (p.*t.member).dtype = dtype;
   set_layout(&p, layout);
+  for (const Step& step : steps) p.*step.member = step.value;
   for (const Override& o : overrides)
     if (o.type)
       (p.*o.member).dtype = o.tensor.dtype;
@@ -563,7 +636,7 @@ extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
   tandem_problem whole;
   if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
   for (const tandem::TensorWord& t : tandem::kTensors)
-    (whole.*t.member).dtype = tandem::number_of(dtype);
+    if (tandem::is_there(whole, t)) (whole.*t.member).dtype = tandem::number_of(dtype);
   tandem::set_layout(&whole, tandem::Layout::bhsd);
   tandem::write_struct(whole, problem);
 }

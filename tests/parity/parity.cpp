@@ -269,7 +269,9 @@ std::string check_blame(const std::string& expected) {
       {"bwd_dbias", {"d_bias"}, {"d_bias_table"}},
       {"bwd_dist_bias", {"d_dist_bias"}, {}},
       {"bwd_sum_splits", {"d_bias"}, {"d_bias_table", "d_dist_bias"}},
-      {"bwd_head_sums", {"d_tau", "d_sink"}, {"d_slope"}}};
+      {"bwd_head_sums", {"d_tau", "d_sink"}, {"d_slope"}},
+      {"merge", {"o"}, {"lse"}, {"ratio"}},
+      {"bwd_merge", {"d_part_lse"}, {"d_part_o"}, {"ratio"}}};
   const auto has = [&](const Target& target) {
     const std::vector<tandem_kernel_info> kernels = registry();
     return std::any_of(kernels.begin(), kernels.end(), [&](const tandem_kernel_info& k) {

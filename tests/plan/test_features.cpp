@@ -24,6 +24,12 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q * p.batch};
+    case Stem::merge:
+    case Stem::bwd_merge:  // a row has an invocation for each four features, up to 32
+      return {ceil_div(p.seq_q, p.head_dim_v > 64   ? 4
+                                : p.head_dim_v > 32 ? 8
+                                                    : kLineGroup / merge_lanes(p.head_dim_v)),
+              p.heads_q * p.batch};
     case Stem::pack_bias: {
       const PackedBias copy = packed_bias(p, bias_box_rows(p, l));
       return {ceil_div(copy.rows * copy.pitch, 8 * kLineGroup), p.bias.heads * p.bias.batch};
@@ -94,6 +100,7 @@ bool expects(const Plan& plan, Stem stem) {
                       p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
   const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
                      plan.find(Stem::bwd_dkv_dq);
+  if (p.parts) return q && stem == (p.backward ? Stem::bwd_merge : Stem::merge);
   const bool of_table = stem == Stem::expand_table || stem == Stem::reduce_table;
   if (stem == Stem::place_entries)
     return plan.backend != Backend::cpu && p.has_gaps() && p.batch > 0 && plan.launches.size() > 1;
@@ -578,7 +585,8 @@ TEST_CASE("random problems with optional inputs keep the rules on every device")
   int taken = 0, refused = 0;
   const std::vector<Profile> devices = profiles();
   for (uint64_t seed = 0; seed < 4000; ++seed) {
-    const tandem_problem given = harness::random_problem(seed * 7);
+    const tandem_problem given =
+        seed % 16 == 5 ? harness::random_merge(seed) : harness::random_problem(seed * 7);
     Problem p;
     const Status status = make_problem(&given, &p);
     CAPTURE(print_problem(given));

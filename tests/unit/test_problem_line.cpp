@@ -92,6 +92,8 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.bias_index_batch == b.bias_index_batch);
   CHECK(a.d_lse == b.d_lse);
   CHECK(a.max_logit_batch == b.max_logit_batch);
+  CHECK(a.parts == b.parts);
+  CHECK(a.merge_into == b.merge_into);
   CHECK(a.lengths_q == b.lengths_q);
   CHECK(a.lengths_kv == b.lengths_kv);
   CHECK(a.total_q == b.total_q);

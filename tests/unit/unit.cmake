@@ -2,7 +2,7 @@
 # Unit tests (tandem_tests), and programs with nothing but the library.
 add_executable(tandem_tests
   $<TARGET_OBJECTS:tandem_test_main> unit/header_c99.c unit/test_api.cpp unit/test_api_features.cpp unit/test_cpu.cpp
-  unit/test_execute.cpp unit/test_execute_features.cpp unit/test_far_rows.cpp unit/test_f64.cpp unit/test_hostile.cpp
+  unit/test_execute.cpp unit/test_execute_features.cpp unit/test_far_rows.cpp unit/test_f64.cpp unit/test_hostile.cpp unit/test_merge.cpp
   plan/test_cost.cpp plan/test_batch_invariant.cpp plan/test_plan.cpp plan/test_tiles.cpp plan/test_features.cpp plan/test_matrix.cpp plan/test_sm80.cpp plan/test_sm90.cpp
   plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_splits.cpp plan/test_workspace.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
   unit/test_overlap.cpp unit/test_shared_memory.cpp

@@ -132,13 +132,13 @@ Estimate estimate_terms(const CostTerms& terms, const Problem& p, const Caps& ca
 
 Estimate estimate(const Plan& plan, const Caps& caps) {
   CostTerms terms;
-  if (!cost_device(caps) || !cost_terms(plan, caps, &terms)) return {};
+  if (plan.problem.parts || !cost_device(caps) || !cost_terms(plan, caps, &terms)) return {};
   return estimate_terms(terms, plan.problem, caps, plan.path);
 }
 
 double least_ms(const Problem& p, const Caps& caps, const char* path) {
   const CostDevice* device = cost_device(caps);
-  if (!device || p.is_empty()) return 0;
+  if (!device || p.is_empty() || p.parts) return 0;  // merges were not timed
   // Lengths that are not known may be small.
   const double share = p.has_lengths() ? 0.5 : 1;
   const double scores = share * visible_pairs(p) / double(cores_of(caps));
@@ -167,8 +167,8 @@ double least_ms(const Problem& p, const Caps& caps, const char* path) {
 
 bool may_rank(const Problem& p, const Caps& caps) {
   const CostDevice* device = cost_device(caps);
-  return device && is_scaled(*device, caps) && !p.is_empty() && !p.visit_all && p.tile_rows == 0 &&
-         p.tile_cols == 0 && p.splits == 0;
+  return device && is_scaled(*device, caps) && !p.is_empty() && !p.parts && !p.visit_all &&
+         p.tile_rows == 0 && p.tile_cols == 0 && p.splits == 0;
 }
 
 bool is_surely_faster(const Estimate& other, const Estimate& first) {
