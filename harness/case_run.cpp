@@ -280,8 +280,8 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
       tandem_args args = TANDEM_ARGS_INIT;
       add_inputs(&run, &args, p);
       if (want_lse)
-        args.lse = run.output("lse", lse.size(), 0,
-                              into ? input(Role::into_lse).bytes.data() : nullptr);
+        args.lse =
+            run.output("lse", lse.size(), 0, into ? input(Role::into_lse).bytes.data() : nullptr);
       Numbers numbers;
       if (want_lse) numbers.emplace_back("lse", &lse);
       outputs->max_logit.resize(size_t(p.max_logit_batch * p.heads_q));

@@ -251,8 +251,8 @@ tandem_tensor layout_of(const tandem_problem& p, Role role) {
   const bool whole = role == Role::spans || role == Role::blocks || role == Role::block_bits ||
                      role == Role::lengths_q || role == Role::lengths_kv ||
                      role == Role::offsets_q || role == Role::offsets_kv;
-  const uint32_t dtype = role == Role::bias_index  ? p.bias_index_dtype
-                         : whole                   ? kInt32
+  const uint32_t dtype = role == Role::bias_index      ? p.bias_index_dtype
+                         : whole                       ? kInt32
                          : main_dtype(p) == TANDEM_F64 ? uint32_t(TANDEM_F64)
                                                        : uint32_t(TANDEM_F32);
   return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, dtype, 0};

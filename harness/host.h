@@ -141,7 +141,7 @@ struct Dims {
 // As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
 // W}, lengths and offsets {1, 1, 1, B or B + 1}, spans {batch, heads, Sk, 2 a span}, block lists
 // {batch, heads, rows of blocks, 2 + width}, their bits {batch, heads, rows of blocks x bits x
-// block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}. The parts of a merge
+// block_q, block_kv / 32}, a table {1, Hq, 1, N}, its index {batch, 1, Sq, Sk}. Parts of a merge
 // are one batch after the other, {parts x B, Hq, Sq, Dv}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].

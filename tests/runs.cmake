@@ -93,7 +93,7 @@ tandem_cases_but(cases ${magnitudes} ${of_gpus})
 tandem_run(parity.cpu - tandem_parity cpu 0/2 - ${cases}
   "without the sizes at which a GPU's tiles meet its SMs: over half of the time, and no other code here"
   TANDEM_TIER=ci TANDEM_ALL_ROWS=rows)
-tandem_cases(cases ${magnitudes})
+tandem_cases(cases ${magnitudes} "merge: a few*")
 tandem_run(parity.magnitudes.cpu - tandem_parity cpu - - ${cases} "all" TANDEM_TIER=ci TANDEM_ALL_ROWS=rows)
 set(recorded recorded:h100_cuda/sm90 recorded:h100_cuda/sm80 recorded:h100_cuda/simt
   recorded:h100_vulkan/coopmat2 recorded:h100_vulkan/coopmat recorded:h100_vulkan/scalar)
@@ -163,7 +163,7 @@ tandem_cases(cases "magnitudes: few*" "regression: magnitudes: one*" "regression
 tandem_run(parity.magnitudes.lavapipe26 lavapipe26 tandem_parity vulkan:0/scalar - - ${cases} "those that share kernels")
 tandem_cases(cases "regression: magnitudes: a sink*")
 tandem_run(parity.magnitudes.swiftshader swiftshader tandem_parity vulkan:0 - - ${cases} "minutes for each kernel")
-tandem_cases(cases ${inputs} ${splits} ${sums} ${blind})
+tandem_cases(cases ${inputs} ${splits} ${sums} ${blind} "merge: a few*")
 tandem_run(validation.gpuav lavapipe26+gpuav tandem_parity vulkan:0/scalar - - ${cases}
   "instrumented shaders take minutes to compile: every kernel, but fewer kinds of it" TANDEM_ALL_ROWS=stems)
 

@@ -190,7 +190,7 @@ typedef struct tandem_tensor { /* logical order is always batch, head, sequence,
 typedef enum tandem_direction {
   TANDEM_FORWARD = 1,
   TANDEM_BACKWARD = 2,
-  /* o and lse of disjoint parts of the keys, whoever made them, become those of all these keys. Of a
+  /* o and lse of disjoint parts of the keys become those of all of them. Of a
    * problem it reads batch, heads_q, seq_q, head_dim_v, o, and the members from parts on; d_o and
    * d_lse are the backward's. It ignores q, k, v, their sizes and gradients, gradients and scale;
    * what else is not as tandem_problem_init() leaves it is refused by name. */
@@ -349,8 +349,8 @@ typedef struct tandem_problem {
    * gradient, in part_o's dtype. d_o has a dtype of its own, too. */
   int64_t parts, part_stride, d_part_stride;
   tandem_tensor part_o, d_part_o;
-  /* Merge: 1: o and lse hold a part when the call begins, which counts as the one before the others:
-   * a running result that takes in the next part in place. It has no backward. */
+  /* Merge: 1: o and lse hold a part when the call begins, which counts as the one before others:
+   * a running result that takes in the next part. It has no backward. */
   uint32_t merge_into;
   uint32_t reserved4; /* must be 0 */
 } tandem_problem;

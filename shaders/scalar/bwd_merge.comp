@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_merge: the gradients of o and lse of the parts that merge joins (src/kernels/abi/bwd_merge.inc).
+// bwd_merge: the gradients of o and lse of the parts that merge joins (kernels/abi/bwd_merge.inc).
 // Of four parts at a time the products with d_o are summed; they wait in d_part_lse until the row's
 // average is known.
 #version 460

@@ -423,8 +423,8 @@ Status check_merge_alone(const tandem_problem& g) {
 Status check_merged(const char* name, const tandem_tensor& t, const Problem& p, bool output,
                     int64_t parts, const char* step_name, int64_t step, Strides* strides) {
   if (!is_float(t.dtype))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16, bf16 or f64", name,
-                t.dtype);
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16, bf16 or f64",
+                name, t.dtype);
   TANDEM_TRY(
       check_layout({name, &t, strides, {p.batch, p.heads_q, p.seq_q, p.head_dim_v}, output}));
   if (parts < 2) return Status();

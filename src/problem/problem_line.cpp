@@ -429,6 +429,10 @@ String print_problem(const tandem_problem& p) {
            ? text(" sq%lld dv%lld", (long long)p.seq_q, (long long)p.head_dim_v)
            : text(" hk%lld sq%lld sk%lld d%lld dv%lld", (long long)p.heads_kv, (long long)p.seq_q,
                   (long long)p.seq_kv, (long long)p.head_dim, (long long)p.head_dim_v);
+  // What a merge ignores is what a line without the word says, but for problems that no plan takes.
+  if (merges && p.heads_kv != p.heads_q) s += text(" hk%lld", (long long)p.heads_kv);
+  if (merges && p.seq_kv != p.seq_q) s += text(" sk%lld", (long long)p.seq_kv);
+  if (merges && p.head_dim != p.head_dim_v) s += text(" d%lld", (long long)p.head_dim);
   const char* align = p.align == TANDEM_BOTTOM_RIGHT ? "bottom_right" : "top_left";
   if (p.mask == TANDEM_MASK_CAUSAL)
     s += text(" causal_%s", align);

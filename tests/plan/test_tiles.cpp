@@ -199,6 +199,16 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
               seen.insert(l.stem);
             }
           }
+  for (const char* line :
+       {"merge bf16 hq2 sq300 dv64 parts=3", "merge f32 hq2 sq9 dv256 parts=1 into",
+        "bwd_merge f16 hq2 sq300 dv64 parts=3 d_lse"}) {
+    CAPTURE(std::string(line));
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps_of("rdna3_radv"), &plan).ok());
+    REQUIRE(plan.launches.size() == 1);
+    CHECK(plan.launches[0].shared_bytes == module_bytes(plan, plan.launches[0]));
+    seen.insert(plan.launches[0].stem);
+  }
   CHECK(matrix > 100);
   CHECK(shapes.size() == std::size(kMatrixDims));
   CHECK(scalar > 100);

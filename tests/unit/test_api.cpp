@@ -40,7 +40,7 @@ const std::vector<ProblemRow>& problem_rows() {
       {"splits", [](P& p) { p.splits = 1 << 16; }, kUnsupported, {"splits", "65536"}},
       {"cores", [](P& p) { p.cores = 1 << 16; }, kUnsupported, {"cores", "65536"}},
       {"direction 0", [](P& p) { p.direction = 0; }, kArgument, {"problem.direction", " 0"}},
-      {"direction 3", [](P& p) { p.direction = 3; }, kArgument, {"problem.direction", " 3"}},
+      {"direction 5", [](P& p) { p.direction = 5; }, kArgument, {"problem.direction", " 5"}},
       {"mask", [](P& p) { p.mask = 9; }, kArgument, {"problem.mask", "9"}},
       {"align", [](P& p) { p.align = 5; }, kArgument, {"problem.align", "5"}},
       {"flags", [](P& p) { p.flags = 0x80; }, kArgument, {"problem.flags", "0x80"}},

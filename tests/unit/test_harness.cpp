@@ -224,7 +224,8 @@ Outputs perfect(Case& c) {
   const std::vector<double>& lse = c.reference_lse();
   out.lse.assign(lse.begin(), lse.end());
   for (Role role : kOutputs) {
-    if (role != Role::o && !is_output(p, role)) continue;
+    const bool from_forward = role == Role::o && p.direction == TANDEM_BACKWARD;
+    if (!from_forward && !is_output(p, role)) continue;
     HostTensor& t = out.tensor(role);
     t = HostTensor(p, role);
     const std::vector<double>& want = c.reference(role);
@@ -298,9 +299,9 @@ TEST_CASE("support: every optional input is made, referred to and judged") {
   limits.max_work = 200000;
   limits.max_seq = 140;
   std::map<std::string, int> seen, refused;
-  for (uint64_t n = 0; n < 60; ++n) {
+  for (uint64_t n = 0; n < 90; ++n) {
     const uint64_t seed = n * kSameKernels + n % kSameKernels;
-    const tandem_problem p = random_problem(seed, limits);
+    const tandem_problem p = n < 60 ? random_problem(seed, limits) : random_merge(seed);
     INFO(repro(p, seed));
     Case c(p, seed);
     const Outputs good = perfect(c);
@@ -329,7 +330,7 @@ TEST_CASE("support: every optional input is made, referred to and judged") {
     }
   }
   for (const char* word : {"elastic", "entmax", "softcap", "bias", "dist_bias", "alibi", "keep",
-                           "sink", "dropout", "padded", "packed", "plain"})
+                           "sink", "dropout", "padded", "packed", "merge", "plain"})
     CHECK_MESSAGE(seen[word] > 0, word);
   // Sums of thousands of terms that cancel have bounds to match, in bf16 above all.
   for (Role role : kOutputs) {

@@ -54,6 +54,8 @@ const Line kLines[] = {
     {false, "fwd f16 hq2 sq1000 d64 dropout=0.1"},
     {true, "bwd f16 hq2 sq1000 d64 spans=2:1x1 causal_top_left"},
     {true, "bwd f16 hq2 sq1000 d64 table=169:u8:1 grads=qkvi"},
+    {true, "merge f32 hq2 sq1000 dv128 parts=4 part_o:bf16 into"},
+    {true, "bwd_merge bf16 hq2 sq1000 dv128 parts=4 d_lse"},
     {false, "fwd f16 hq2 sq1000 d64 spans=1:1x1"},
     {false, "fwd f16 hq2 sq1000 d64 blocks=64x128:4+2:1x1"},
     {false, "fwd f16 b2 hq2 sq1000 d64 q_gapped=1500 kv_gapped=1500"},

@@ -144,6 +144,8 @@ std::vector<Case> all_cases(const Caps& caps) {
   add("bwd bf16 hq2 sq1000 d128");
   add("fwd f32 hq2 sq1000 d64 splits=3");
   add("bwd f32 hq2 sq1000 d64 spans=2:1x1");
+  add("merge f32 hq2 sq1000 dv128 parts=4 part_o:bf16 into");
+  add("bwd_merge bf16 hq2 sq1000 dv128 parts=4 d_lse");
   add("fwd f32 hq2 sq1000 d64 blocks=64x64:4+2:1x1");
   add("fwd f16 hq2 sq1000 d64 blocks=64x64:4+2:1x1");
   add("bwd f32 b2 hq2 sq1000 d64 q_gapped=1500 kv_gapped=1500");
