@@ -40,13 +40,19 @@ struct NamedTensor {
   const char* name;
   TensorMember member;
 };
-constexpr NamedTensor kTensors[] = {
-    {"q", &tandem_problem::q},       {"k", &tandem_problem::k},
-    {"v", &tandem_problem::v},       {"o", &tandem_problem::o},
-    {"d_o", &tandem_problem::d_o},   {"d_q", &tandem_problem::d_q},
-    {"d_k", &tandem_problem::d_k},   {"d_v", &tandem_problem::d_v},
-    {"bias", &tandem_problem::bias}, {"d_bias", &tandem_problem::d_bias},
-    {"keep", &tandem_problem::keep}};
+constexpr NamedTensor kTensors[] = {{"q", &tandem_problem::q},
+                                    {"k", &tandem_problem::k},
+                                    {"v", &tandem_problem::v},
+                                    {"o", &tandem_problem::o},
+                                    {"d_o", &tandem_problem::d_o},
+                                    {"d_q", &tandem_problem::d_q},
+                                    {"d_k", &tandem_problem::d_k},
+                                    {"d_v", &tandem_problem::d_v},
+                                    {"bias", &tandem_problem::bias},
+                                    {"d_bias", &tandem_problem::d_bias},
+                                    {"keep", &tandem_problem::keep},
+                                    {"part_o", &tandem_problem::part_o},
+                                    {"d_part_o", &tandem_problem::d_part_o}};
 
 void set_tensor(Problem& problem, const char* name, uint32_t dtype,
                 const std::vector<int64_t>& strides) {
@@ -122,15 +128,16 @@ void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint
   harness::check(tandem_execute(plan.plan, {stream}, &args));
 }
 
-// Host memory: a tuple (address, bytes, written) for each buffer, None for what is absent. The
-// workspace is the device's own.
+// Host memory: a tuple (address, bytes, read, written) for each buffer, None for what is absent.
+// The workspace is the device's own.
 void execute_staged(const Plan& plan, const nb::tuple& buffers, uint64_t seed, uint32_t offset) {
   check_count(buffers.size());
   HostBuffers host;
   for (size_t n = 0; n < kBufferCount; ++n) {
     if (buffers[n].is_none()) continue;
     const nb::tuple of = nb::cast<nb::tuple>(buffers[n]);
-    host[n] = {nb::cast<uint64_t>(of[0]), nb::cast<size_t>(of[1]), nb::cast<bool>(of[2])};
+    host[n] = {nb::cast<uint64_t>(of[0]), nb::cast<size_t>(of[1]), nb::cast<bool>(of[2]),
+               nb::cast<bool>(of[3])};
   }
   const nb::gil_scoped_release release;
   plan.device->run_staged(plan.plan, host, {seed, offset});
@@ -195,6 +202,7 @@ NB_MODULE(_core, m) {
       FIELD(bias_table_size) FIELD(bias_index_batch) FIELD(bias_index_dtype) FIELD(d_lse)
       FIELD(max_logit_batch)
       FIELD(workspace_limit)
+      FIELD(parts) FIELD(part_stride) FIELD(d_part_stride) FIELD(merge_into)
       FIELD(lengths_q) FIELD(lengths_kv) FIELD(total_q) FIELD(total_kv);
   // clang-format on
 #undef FIELD

@@ -31,7 +31,8 @@ size_t buffer_of(std::string_view name);
 struct HostBuffer {
   uint64_t address = 0;
   size_t bytes = 0;
-  bool written = false;  // by the call: it comes back, and is not sent
+  bool read = false;     // by the call: it is sent
+  bool written = false;  // it comes back
 };
 using HostBuffers = std::array<HostBuffer, kBufferCount>;
 

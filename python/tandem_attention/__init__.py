@@ -17,6 +17,7 @@ from ._errors import (
     TandemError,
     UnsupportedError,
 )
+from ._merge import merge, merge_backward
 from ._options import AttentionOptions
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "devices",
     "explain",
     "get_device",
+    "merge",
+    "merge_backward",
     "plan",
     "set_num_threads",
 ]

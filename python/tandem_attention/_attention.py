@@ -63,13 +63,15 @@ class _Arrays:
         self.framework = framework
         self.views: dict[str, View] = {}
         self.where = ""  # the device on which the arrays lie
+        self.updated = frozenset(("max_logit",))  # outputs that are read, too
         self.device = device
 
     def add(self, name: str, array: Any, framework: Framework | None = None) -> None:
         """Looks at an array, of that framework where the caller knows it."""
         view = (framework or framework_of(array)).view(name, array)
         if self.where and view.device != self.where:
-            raise InvalidArgumentError(f"{name} lies on {view.device}, q on {self.where}")
+            first = next(iter(self.views))
+            raise InvalidArgumentError(f"{name} lies on {view.device}, {first} on {self.where}")
         self.where = view.device
         self.views[name] = view
 
@@ -110,14 +112,21 @@ class _Arrays:
             )
         written = _WRITTEN_FORWARD if "d_o" not in views else _WRITTEN_BACKWARD
         spans = tuple(
-            (views[n].address, _extent(views[n].layout), n in written) if n in views else None
+            (
+                views[n].address,
+                _extent(views[n].layout),
+                n not in written or n in self.updated,
+                n in written,
+            )
+            if n in views
+            else None
             for n in BUFFERS
         )
         plan.execute_staged(spans, seed, offset)
 
 
 _WRITTEN_FORWARD = frozenset(("o", "lse", "max_logit"))
-_WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in GRADIENTS)
+_WRITTEN_BACKWARD = frozenset(f"d_{name}" for name in (*GRADIENTS, "part_o", "part_lse"))
 _ITEM = {
     "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1,
     "uint16": 2, "float64": 8,

@@ -47,6 +47,10 @@ class Problem:
     d_lse: int
     max_logit_batch: int
     workspace_limit: int
+    parts: int
+    part_stride: int
+    d_part_stride: int
+    merge_into: int
     bias_index_batch: int
     bias_index_dtype: int
     lengths_q: int
@@ -102,7 +106,7 @@ class Plan:
         offset: int,
     ) -> None: ...
     def execute_staged(
-        self, buffers: tuple[tuple[int, int, bool] | None, ...], seed: int, offset: int
+        self, buffers: tuple[tuple[int, int, bool, bool] | None, ...], seed: int, offset: int
     ) -> None: ...
 
 def shared_device(name: str) -> Device: ...

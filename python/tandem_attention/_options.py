@@ -164,6 +164,11 @@ def _choice(name: str, words: dict[str, int], value: Any) -> int:
         ) from None
 
 
+def is_bshd(layout: Any) -> bool:
+    """What the word of a layout says."""
+    return bool(_choice("layout", ORDERS, layout))
+
+
 def make_options(
     *,
     scale: float | None = None,
@@ -189,7 +194,6 @@ def make_options(
         align, causal = causal, True
     diagonal = _choice("the diagonal", DIAGONALS, align)
     weights = _choice("normalizer", NORMALIZERS, normalizer)
-    order = _choice("layout", ORDERS, layout)
     left, right = _window(window)
     return Options(
         scale=None if scale is None else _scale(scale),
@@ -208,7 +212,7 @@ def make_options(
         packed_kv=packed_kv,
         seq_q=whole_number("max_seq_q", max_seq_q),
         seq_kv=whole_number("max_seq_kv", max_seq_kv),
-        bshd=bool(order),
+        bshd=is_bshd(layout),
         workspace_limit=_bytes("workspace_limit", workspace_limit),
     )
 

@@ -10,7 +10,7 @@ from . import _core
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._options import NORMALIZERS, Options
 
-FORWARD, BACKWARD = 1, 2
+FORWARD, BACKWARD, MERGE, MERGE_BACKWARD = 1, 2, 3, 4
 F32, F16, BF16, BOOL8, F64 = 1, 2, 3, 4, 8
 INDEX_DTYPES = {"uint8": 5, "uint16": 6, "int32": 7}
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16, "float64": F64}
@@ -390,3 +390,52 @@ def output_shapes(layouts: dict[str, Layout], options: Options) -> dict[str, tup
         "lse": sizes.lse,
         "max_logit": (sizes.batch, sizes.heads_q),
     }
+
+
+def make_merge(layouts: dict[str, Layout], bshd: bool, into: bool) -> _core.Problem:
+    """The problem of a merge, or of its backward where d_o is in layouts.
+
+    Args:
+        layouts: of part_o and part_lse; of o and lse, or of d_o, d_lse, d_part_o and d_part_lse.
+        bshd: dimensions are [B, S, H, D].
+        into: o and lse hold a part.
+
+    Raises InvalidArgumentError where sizes or types do not fit. The plan checks the rest.
+    """
+    part = layouts["part_o"]
+    order = "B, S, H, D" if bshd else "B, H, S, D"
+    if len(part.shape) != 5:
+        raise InvalidArgumentError(
+            f"part_o has {len(part.shape)} dimensions where [parts, {order}] has 5"
+        )
+    if part.shape[0] < 1:
+        raise InvalidArgumentError(f"part_o of shape {list(part.shape)} has no part")
+    want = list(part.shape[1:])
+    parts, side = part.shape[0], side_dtype(part.dtype)
+    batch, heads, rows, width = [want[n] for n in ((0, 2, 1, 3) if bshd else (0, 1, 2, 3))]
+    p = _core.Problem()
+    p.direction = MERGE_BACKWARD if "d_o" in layouts else MERGE
+    p.batch, p.heads_q, p.seq_q, p.head_dim_v = batch, heads, rows, width
+    p.heads_kv, p.seq_kv, p.head_dim = heads, rows, width  # which it ignores
+    p.parts, p.merge_into, p.d_lse = parts, int(into), int("d_lse" in layouts)
+    p.contiguous(_dtype_of("part_o", part))
+    for name in ("part_o", "d_part_o", "o", "d_o"):
+        layout = layouts.get(name)
+        if layout is None:
+            continue
+        shape, strides = list(layout.shape), list(layout.strides)
+        if name.endswith("part_o"):
+            if layout.shape != part.shape:
+                raise InvalidArgumentError(f"{name} is {shape}, not {list(part.shape)}")
+            setattr(p, f"{name[:-2]}_stride", strides[0])
+            shape, strides = shape[1:], strides[1:]
+        if shape != want:
+            raise InvalidArgumentError(f"{name} is {shape}, not {want} ({order}) as a part is")
+        if bshd:
+            strides[1], strides[2] = strides[2], strides[1]
+        p.set_tensor(name, _dtype_of(name, layout), strides)
+    for name in ("part_lse", "d_part_lse", "lse", "d_lse"):
+        if name in layouts:
+            all_parts = (parts,) if "part" in name else ()
+            _vector(name, layouts[name], (*all_parts, batch, heads, rows), side)
+    return p

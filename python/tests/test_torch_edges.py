@@ -184,7 +184,8 @@ def test_a_buffer_gets_its_own_address() -> None:
     given = _kernels._backward_addresses(
         inputs, made, (kept["d_lse"],), d_o=kept["d_o"], **outputs, workspace=4096
     )
-    assert dict(zip(BUFFERS, given, strict=True)) == {**want, "max_logit": 0}  # of forward alone
+    others = ("max_logit", "part_o", "part_lse", "d_part_o", "d_part_lse")  # of other directions
+    assert dict(zip(BUFFERS, given, strict=True)) == {**want, **dict.fromkeys(others, 0)}
     few = _kernels.Inputs(kept["q"], kept["k"], kept["v"], sink=kept["sink"])
     given = _kernels._forward_addresses(few, (kept["max_logit"],), **outputs, workspace=4096)
     present = {"q", "k", "v", "sink", "o", "lse", "max_logit", "workspace"}

@@ -67,6 +67,9 @@ ta.torch.attention(t, t, t, spans=torch.from_numpy(ta.masks.tree([-1, 0], [3, 4]
 ta.attention(x, x, x, spans=ta.masks.documents([1], causal=False), keep=x)
 ta.masks.windows((4, None), [2, 3]).shape
 ta.jax.attention(j, j, j, slope=j, max_seq_q=3, allow_tf32=True)
+ta.merge(x[None], lse[None], into=(o, lse), layout="bhsd")[0]
+ta.merge_backward(x, x[None], lse[None], d_lse=lse, layout="bshd")[1]
+ta.torch.merge(t[None], t[None, ..., 0], layout="bhsd")[0].sum()
 """
 #: Calls that mypy refuses, with a part of what it says.
 WRONG = {
@@ -96,6 +99,9 @@ WRONG = {
     "ta.torch.attention(t, t, t, spans=ta.masks.documents([1]))": 'Argument "spans"',
     "ta.masks.windows(4, [2])": 'Argument 1 to "windows"',
     "ta.masks.documents([1], casual=True)": 'Unexpected keyword argument "casual"',
+    "ta.merge(x, lse, layout='sbhd')": 'Argument "layout"',
+    "ta.merge(x, lse, out=x)": 'Unexpected keyword argument "out"',
+    "ta.torch.merge(x, t)": 'Argument 1 to "merge"',
     "mine['causal'] = 'lower'": "has incompatible type",
     "mine['caus'] = True": 'no key "caus"',
 }

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Attention as a differentiable torch operation.
+"""Attention as a differentiable torch operation, and the merge of its parts.
 
-``attention()`` works in eager mode, under ``torch.compile(fullgraph=True)``, ``torch.export``,
+Both work in eager mode, under ``torch.compile(fullgraph=True)``, ``torch.export``,
 ``torch.func`` transforms, autocast and activation checkpointing, on CPU and CUDA tensors.
 """
 
 from ._attention import attention
+from ._merge import merge
 
-__all__ = ["attention"]
+__all__ = ["attention", "merge"]

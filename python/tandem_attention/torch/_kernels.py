@@ -90,13 +90,15 @@ def side_type(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _device_name(t: Tensor) -> str:
+def _device_name(t: Tensor, name: str = "q") -> str:
     kind = t.device.type
     if kind == "cpu":
         return "cpu"
     if kind == "cuda":
         return f"cuda:{t.device.index}"
-    raise UnsupportedError(f"q is a tensor on '{t.device}'; it has to be on the CPU or on CUDA")
+    raise UnsupportedError(
+        f"{name} is a tensor on '{t.device}'; it has to be on the CPU or on CUDA"
+    )
 
 
 def check_tensors(inputs: Inputs) -> None:

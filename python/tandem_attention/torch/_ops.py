@@ -134,12 +134,12 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
-def refuse_forward_mode() -> None:
+def refuse_forward_mode(what: str = "attention") -> None:
     """What a derivative of forward mode ends in, where no input can be named."""
-    raise UnsupportedError("attention has no forward-mode derivatives in this version")
+    raise UnsupportedError(f"{what} has no forward-mode derivatives in this version")
 
 
-def refuse_tangents(named: Iterable[tuple[str, Any]]) -> None:
+def refuse_tangents(named: Iterable[tuple[str, Any]], what: str = "attention") -> None:
     """Names the tensor whose derivative of forward mode would vanish.
 
     Raises:
@@ -152,7 +152,7 @@ def refuse_tangents(named: Iterable[tuple[str, Any]]) -> None:
             continue
         if forward_ad.unpack_dual(t).tangent is not None:  # type: ignore[no-untyped-call]
             raise UnsupportedError(
-                f"{name} has a tangent; attention has no forward-mode derivatives in this version"
+                f"{name} has a tangent; {what} has no forward-mode derivatives in this version"
             )
 
 

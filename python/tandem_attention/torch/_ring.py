@@ -14,6 +14,7 @@ from .._problem import GRADIENTS
 from . import _kernels
 from ._exchange import shift, wait
 from ._kernels import Inputs
+from ._merge import merge_into
 
 _FAR = 2**31 - 1
 
@@ -192,15 +193,6 @@ def probe(t: Tensors, o: Options, ring: Ring) -> None:
         for p in pieces(t, o, ring, owner):
             inputs, options = _call(t, k, v, o, p, ring)
             _kernels._first_forward(("probe", _kernels._key_of(inputs, options)), inputs, options)
-
-
-def merge_into(o: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """o and lse, f32, of some keys become those of these and the part's. Exact where one of both
-    saw nothing."""
-    both = torch.logaddexp(lse, part_lse)
-    safe = both.masked_fill(both == -torch.inf, 0.0)
-    o.mul_((lse - safe).exp_()[..., None]).add_(part * (part_lse - safe).exp_()[..., None])
-    lse.copy_(both)
 
 
 class _Travel:
