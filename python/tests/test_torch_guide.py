@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("docs/guide/python.md", "docs/guide/features/merge.md", "python/README.md", "README.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["docs/guide/python.md", "python/README.md", "README.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_blocks_run(name: str) -> None:
     for framework in ("torch", "jax"):
         pytest.importorskip(framework)

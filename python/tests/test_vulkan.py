@@ -92,3 +92,22 @@ def test_plan_says_where() -> None:
 def test_no_such_device() -> None:
     with pytest.raises(ta.DeviceError, match="99"):
         ta.attention(**arrays(), device="vulkan:99")
+
+
+def test_merge_in_place_and_its_backward() -> None:
+    """o and lse go to the device and come back; what lies between rows of o keeps its bytes."""
+    rng = np.random.default_rng(5)
+    part_o = rng.standard_normal((3, 2, 4, 9, 8), np.float32)
+    part_lse = rng.standard_normal((3, 2, 4, 9), np.float32)
+    part_lse[1, :, 2] = -np.inf
+    room = np.full((2, 4, 9, 12), 7, np.float32)
+    into = room[..., :8], part_lse[0].copy()
+    into[0][...] = part_o[0]
+    ta.merge(part_o[1:], part_lse[1:], into=into, device=VULKAN)
+    want = ta.merge(part_o, part_lse)
+    compare(dict(zip("ol", into, strict=True)), dict(zip("ol", want, strict=True)))
+    assert (room[..., 8:] == 7).all()
+    d_o, d_lse = part_o[2] + 1, part_lse[2] + 1
+    got = ta.merge_backward(d_o, part_o, part_lse, d_lse=d_lse, device=VULKAN)
+    want = ta.merge_backward(d_o, part_o, part_lse, d_lse=d_lse)
+    compare(dict(zip("ol", got, strict=True)), dict(zip("ol", want, strict=True)))
