@@ -2,6 +2,7 @@
 // A case on a device: every buffer between guards, outputs full of NaN before, everything that must
 // not change compared afterwards.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <list>
@@ -124,9 +125,13 @@ std::string execute(Session& session, const Plan& plan, const tandem_args& args,
                     const CaseOptions& options,
                     const std::vector<std::pair<Role, HostTensor*>>& outputs,
                     const Numbers& numbers, std::vector<Outputs::Again>* again) {
-  for (int time = 0; time < std::max(1, options.repeats); ++time) {
+  const int whole = std::max(1, options.repeats);
+  for (int time = 0; time < whole + options.sliced; ++time) {
     if (time > 0) run->refill();
-    session.run(plan, args);
+    if (time < whole)
+      session.run(plan, args);
+    else
+      session.run_in_slices(plan, args, std::pow(3.0, time - whole + 1));
     for (const auto& [role, tensor] : outputs) {
       const char* name = role_name(role);
       std::vector<uint8_t> bytes(tensor->bytes.size());

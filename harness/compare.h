@@ -155,6 +155,9 @@ struct CaseOptions {
   // is then the sum of theirs. For problems without a band, and with bias, keep and padded lengths
   // alone of what belongs to keys.
   std::vector<int64_t> parts;
+  // Run again as often in slices, of a third of the work, then of a 9th and so on: the same bits.
+  // For problems with TANDEM_FLAG_SLICES.
+  int sliced = 0;
 };
 
 struct Sequences {

@@ -318,6 +318,17 @@ void Session::run(const tandem_plan* plan, const tandem_args& args) {
   submit([&](tandem_stream stream) { check(tandem_execute(plan, stream, &args)); });
 }
 
+void Session::run_in_slices(const tandem_plan* plan, const tandem_args& args, double part) {
+  tandem_slices slices{};
+  slices.struct_size = sizeof slices;
+  check(tandem_plan_get_slices(plan, 1e300, &slices));
+  if (slices.whole > 0) check(tandem_plan_get_slices(plan, slices.whole / part, &slices));
+  for (uint32_t n = 0; n < slices.count; ++n)
+    submit([&](tandem_stream stream) {
+      check(tandem_execute_slice(plan, stream, &args, &slices, n));
+    });
+}
+
 Timing Session::time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options) {
   return time([&](tandem_stream stream) { check(tandem_execute(plan, stream, &args)); }, options);
 }

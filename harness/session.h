@@ -173,6 +173,8 @@ class Session {
   // Runs what record() records and waits for it; memory is visible before and after.
   virtual void submit(const std::function<void(tandem_stream)>& record) = 0;
   void run(const tandem_plan* plan, const tandem_args& args);
+  // The same in slices of a `part` of the work each, submitted one by one.
+  void run_in_slices(const tandem_plan* plan, const tandem_args& args, double part);
   Timing time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options = {});
   Timing time(const std::function<void(tandem_stream)>& record, const TimeOptions& options = {});
   // The same of several: a sample of each after the other, in another order every time, so that a

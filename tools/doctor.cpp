@@ -47,6 +47,11 @@ constexpr const char* kModels[] = {"vit-b16-224", "swin-t-stage3",    "sdxl-self
                                    "qwen25-0b5",  "llama3-8b-decode", "nanogpt-char-f32"};
 constexpr const char* kSmall = "bwd f32 b1 hq12 hk12 sq197 sk197 d64 dv64";
 
+// Beside the usual problems: a long document in one call. An execute over kLongMs gets a warning.
+constexpr Usual kLong = {"long prompt",
+                         "fwd f16 b1 hq16 hk16 sq32768 sk32768 d128 dv128 causal_top_left"};
+constexpr double kLongMs = 500;
+
 double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -89,7 +94,9 @@ class Doctor {
   void machine();
   void plans(const harness::Session& session);
   void parity(const std::string& device, double seconds);
-  void times(harness::Session& session);
+  // Returns the operations that the timed models had a second: the median. 0: none was timed.
+  double times(harness::Session& session);
+  void long_executes(const harness::Session& session, double rate);
   void save() const;
 
   const Options& options_;
@@ -172,7 +179,7 @@ void Doctor::parity(const std::string& device, double seconds) {
   if (!result.ok) wrong(fmt::format("{}: parity failed", device));
 }
 
-void Doctor::times(harness::Session& session) {
+double Doctor::times(harness::Session& session) {
   harness::TimeOptions time;
   time.warmup_seconds = session.on_cpu() ? 0.05 : 0.3;
   time.round_seconds = session.on_cpu() ? 0 : 0.2;
@@ -190,6 +197,7 @@ void Doctor::times(harness::Session& session) {
   std::vector<std::string> left_out;
   const auto start = std::chrono::steady_clock::now();
   bool first = true;
+  std::vector<double> rates;
   for (const BenchCase& c : cases) {
     if (!std::exchange(first, false) && since(start) > options_.bench_seconds) {
       left_out.push_back(c.name + ": no time left");
@@ -197,11 +205,13 @@ void Doctor::times(harness::Session& session) {
     }
     bar_.show(session.name() + ": " + c.name, since(start) / options_.bench_seconds);
     try {
-      for (const Result& r : bench_rows(session, c, time))
+      for (const Result& r : bench_rows(session, c, time)) {
+        rates.push_back(1e12 * r["tflops"].get<double>());
         table.add({c.name, r["op"].get<std::string>(), r["path"].get<std::string>(),
                    fmt::format("{:.4g}", r["ms"].get<double>()),
                    fmt::format("{:.3g}", r["tflops"].get<double>()),
                    r["problem"].get<std::string>()});
+      }
     } catch (const harness::Error& e) {
       left_out.push_back(c.name + ": " + e.what());
       const bool small = e.code() == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY ||
@@ -217,6 +227,36 @@ void Doctor::times(harness::Session& session) {
     line("```");
   }
   for (const std::string& l : left_out) say("not timed: " + l);
+  std::sort(rates.begin(), rates.end());
+  return rates.empty() ? 0 : rates[rates.size() / 2];
+}
+
+// Warns of executes that drivers may end as a job that hangs, and that hold up a frame.
+void Doctor::long_executes(const harness::Session& session, double rate) {
+  if (session.backend() == "cpu") return;  // no driver ends its work
+  std::vector<Usual> usual(std::begin(kUsual), std::end(kUsual));
+  usual.push_back(kLong);
+  for (const Usual& u : usual) {
+    tandem_plan_info info{};
+    try {
+      info = harness::Plan(session, harness::parse(u.line)).info();
+    } catch (const harness::Error&) {
+      continue;  // plans() has told
+    }
+    const double ms = info.estimated_ms > 0 ? info.estimated_ms
+                      : rate > 0            ? 1e3 * info.flops / rate
+                                            : 0;
+    if (ms <= kLongMs) continue;
+    const std::string budget = fmt::format("{:.2g} operations for 50 ms", info.flops * 50 / ms);
+    say(fmt::format(
+        "WARNING: {}: {}: one execute takes about {:.1f} s, and drivers end jobs of one "
+        "to ten seconds: {}",
+        session.name(), u.what, ms / 1e3,
+        session.backend() == "cuda"
+            ? "call it with fewer heads or batch entries (slices are cut between "
+              "kernels on CUDA)"
+            : "record it in slices (docs/guide/slices.md), as of " + budget));
+  }
 }
 
 void Doctor::save() const {
@@ -247,7 +287,7 @@ int Doctor::run() {
       parity(name, options_.seconds / double(devices.size()));
       line("");
       line("Times of models, without judging:");
-      times(*session);
+      long_executes(*session, times(*session));
     } catch (const harness::Error& e) {
       say(fmt::format("{}: {}", name, e.what()));
       wrong(fmt::format("{}: {}", name, e.what()));

@@ -11,7 +11,8 @@ constexpr size_t kFloat = sizeof(float);
 
 // q, k and v are views into one buffer [batch, context, 3 width], and so are their gradients: a
 // head is head_dim features further, a token 3 width. o and d_o are [batch, context, width].
-tandem_problem attention_problem(const Config& c, int batch, tandem_direction direction) {
+tandem_problem attention_problem(const Config& c, int batch, tandem_direction direction,
+                                 int slices) {
   tandem_problem p = tandem::make_problem();
   p.direction = uint32_t(direction);
   p.batch = batch;
@@ -19,6 +20,7 @@ tandem_problem attention_problem(const Config& c, int batch, tandem_direction di
   p.seq_q = p.seq_kv = c.context;
   p.head_dim = p.head_dim_v = c.width / c.heads;
   p.mask = TANDEM_MASK_CAUSAL;
+  if (slices > 0) p.flags |= TANDEM_FLAG_SLICES;
   auto view = [&](int64_t features) {
     tandem_tensor t{};
     t.dtype = TANDEM_F32;
@@ -55,10 +57,13 @@ class Stopwatch {
 }  // namespace
 
 DeviceAttention::DeviceAttention(tandem::harness::Session& session, const Config& config, int batch,
-                                 Use use)
-    : session_(session), rows_(long(batch) * config.context), width_(config.width) {
+                                 Use use, int slices)
+    : session_(session),
+      rows_(long(batch) * config.context),
+      width_(config.width),
+      slices_(slices) {
   const size_t bytes = size_t(rows_) * size_t(width_) * kFloat;
-  const tandem_problem forward = attention_problem(config, batch, TANDEM_FORWARD);
+  const tandem_problem forward = attention_problem(config, batch, TANDEM_FORWARD, slices);
   forward_ = tandem::Plan(session.device(), forward);
   const tandem_plan_info info = forward_.info();
   forward_name_ = plan_name(info, forward);
@@ -72,7 +77,7 @@ DeviceAttention::DeviceAttention(tandem::harness::Session& session, const Config
     slots_.push_back(std::move(slot));
   }
   if (use == Use::training) {
-    const tandem_problem backward = attention_problem(config, batch, TANDEM_BACKWARD);
+    const tandem_problem backward = attention_problem(config, batch, TANDEM_BACKWARD, slices);
     backward_ = tandem::Plan(session.device(), backward);
     const tandem_plan_info backward_info = backward_.info();
     backward_name_ = plan_name(backward_info, backward);
@@ -102,11 +107,19 @@ tandem_args DeviceAttention::arguments(const Slot& slot) const {
   return args;
 }
 
+// In slices others may have the device in between, and no job of the driver takes long.
+void DeviceAttention::run(const tandem::Plan& plan, const tandem_args& args) {
+  if (slices_ == 0)
+    session_.run(plan.get(), args);
+  else
+    session_.run_in_slices(plan.get(), args, slices_);
+}
+
 void DeviceAttention::forward(int layer, const Matrix<float>& qkv, Matrix<float>* o) {
   const Stopwatch watch(&seconds_);
   Slot& slot = slots_[size_t(layer)];
   slot.qkv.upload(qkv.data(), size_t(qkv.size()) * kFloat);
-  session_.run(forward_.get(), arguments(slot));
+  run(forward_, arguments(slot));
   o->resize(rows_, width_);
   slot.o.download(o->data(), size_t(o->size()) * kFloat);
 }
@@ -114,7 +127,7 @@ void DeviceAttention::forward(int layer, const Matrix<float>& qkv, Matrix<float>
 void DeviceAttention::backward(int layer, const Matrix<float>& d_o, Matrix<float>* d_qkv) {
   const Stopwatch watch(&seconds_);
   d_o_.upload(d_o.data(), size_t(d_o.size()) * kFloat);
-  session_.run(backward_.get(), arguments(slots_[size_t(layer)]));
+  run(backward_, arguments(slots_[size_t(layer)]));
   d_qkv->resize(rows_, 3 * width_);
   d_qkv_.download(d_qkv->data(), size_t(d_qkv->size()) * kFloat);
 }

@@ -15,7 +15,9 @@ class DeviceAttention : public Attention<float> {
  public:
   enum class Use { inference, training };  // inference: no backward plan, no buffers for it
   // The session must outlive this object.
-  DeviceAttention(tandem::harness::Session& session, const Config& config, int batch, Use use);
+  // slices: how many slices an execute has, about, each submitted by itself; 0: it is not cut.
+  DeviceAttention(tandem::harness::Session& session, const Config& config, int batch, Use use,
+                  int slices = 0);
 
   void forward(int layer, const Matrix<float>& qkv, Matrix<float>* o) override;
   void backward(int layer, const Matrix<float>& d_o, Matrix<float>* d_qkv) override;
@@ -30,9 +32,11 @@ class DeviceAttention : public Attention<float> {
     tandem::harness::Buffer qkv, o, lse;
   };
   tandem_args arguments(const Slot& slot) const;
+  void run(const tandem::Plan& plan, const tandem_args& args);
 
   tandem::harness::Session& session_;
   long rows_, width_;
+  int slices_;
   tandem::Plan forward_, backward_;
   std::string forward_name_, backward_name_, path_;
   std::vector<Slot> slots_;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string text, device = "cpu", loss_csv, compare, save, resume;
   std::string prompt = "\n";
-  int stop = -1, sample = 0;
+  int stop = -1, sample = 0, slices = 0;
   float temperature = 0.8f;
   Config config;
   Schedule schedule;
@@ -61,7 +61,7 @@ Curve train(const Options& options, const std::vector<int>& text, Trainer& train
             tandem::harness::Session& session) {
   const Schedule& schedule = trainer.schedule();
   DeviceAttention attention(session, trainer.model().config(), schedule.batch,
-                            DeviceAttention::Use::training);
+                            DeviceAttention::Use::training, options.slices);
   std::printf("forward   %s\nbackward  %s\n", attention.forward_name().c_str(),
               attention.backward_name().c_str());
   std::fflush(stdout);
@@ -166,6 +166,10 @@ int main(int argc, char** argv) {
                  "Training steps; the learning rate falls towards the last")
       ->capture_default_str()
       ->check(CLI::Range(0, 100000000));
+  app.add_option("--slices", o.slices,
+                 "Record each execute in about so many slices, each a job of its own; 0: whole")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--stop", o.stop, "End after this step of --steps, to go on later; 0: no training")
       ->check(CLI::Range(0, 100000000));
   app.add_option("--seed", o.schedule.seed, "Parameters and batches are drawn from it")

@@ -143,10 +143,10 @@ struct Lesson {
 };
 
 std::vector<double> steps(Trainer& trainer, const Lesson& lesson, const std::string& device,
-                          int last) {
+                          int last, int slices = 0) {
   const auto session = tandem::harness::Session::open(device);
   DeviceAttention attention(*session, lesson.config, lesson.schedule.batch,
-                            DeviceAttention::Use::training);
+                            DeviceAttention::Use::training, slices);
   std::vector<double> losses;
   while (trainer.steps_done() < last) losses.push_back(trainer.step(attention, lesson.tokens));
   return losses;
@@ -165,6 +165,25 @@ TEST_CASE("training learns, and repeats itself bit for bit") {
   CHECK(std::fabs(first.front() - std::log(double(lesson.alphabet.size()))) < 0.3);
   CHECK(first.back() < 1.0);
   CHECK(first == second);
+}
+
+TEST_CASE("training in slices has the losses of whole executes") {
+  const Lesson lesson;
+  Pool pool(2);
+  for (const std::string& name : tandem::harness::usable_devices()) {
+    CAPTURE(name);
+    std::vector<double> losses[2];
+    for (int sliced : {0, 1}) {
+      Trainer trainer(lesson.config, lesson.schedule, lesson.alphabet, pool);
+      losses[sliced] = steps(trainer, lesson, name, 12, sliced ? 5 : 0);
+    }
+    REQUIRE(losses[0].size() == losses[1].size());
+    // CUDA may sum d_q in any order, in slices or not.
+    double apart = 0;
+    for (size_t i = 0; i < losses[0].size(); ++i)
+      apart = std::max(apart, std::fabs(losses[0][i] - losses[1][i]));
+    CHECK(apart <= (name.compare(0, 4, "cuda") == 0 ? 1e-3 : 0.0));
+  }
 }
 
 TEST_CASE("what one device has begun, every device continues") {

@@ -246,6 +246,8 @@ typedef enum tandem_lengths {
  * TANDEM_FLAG_DETERMINISTIC. For TANDEM_SOFTMAX with masks by position, softcap, alibi, sinks and
  * lengths. docs/guide/features/batch_invariant.md says what it costs. */
 #define TANDEM_FLAG_BATCH_INVARIANT 0x10u
+/* An execute may be recorded in slices: tandem_execute_slice(). */
+#define TANDEM_FLAG_SLICES 0x20u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
 typedef struct tandem_problem {
@@ -545,6 +547,36 @@ typedef struct tandem_args {
  * recorded; those before and after are yours (tandem_vulkan.h). */
 TANDEM_API tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                                         const tandem_args* args);
+
+/* An execute in slices, for drivers that end jobs of a second or more, and for those who need the
+ * GPU in between. operations says how much work a slice has at most: those of products of whole
+ * tiles, as if all sequences were as long as can be, and 64 for each number that a kernel without
+ * products moves. A timed execute says how many a second a device does: whole / seconds
+ * (docs/guide/slices.md). */
+typedef struct tandem_slices {
+  uint32_t struct_size; /* in: sizeof(tandem_slices) */
+  uint32_t count;       /* slices of an execute; 0: there is nothing to do */
+  double operations;    /* as asked for */
+  /* of the largest slice: more than asked for where a workgroup, or what is not cut, has more.
+   * Vulkan cuts between any two workgroups, CUDA between kernels, and the CPU does not cut */
+  double largest;
+  double whole; /* of all slices together */
+} tandem_slices;
+
+/* How an execute of plan is cut into slices of at most so many operations, more than 0. The plan's
+ * problem has TANDEM_FLAG_SLICES. */
+TANDEM_API tandem_status tandem_plan_get_slices(const tandem_plan* plan, double operations,
+                                                tandem_slices* slices);
+
+/* tandem_execute() of slice `index` alone: slices is what tandem_plan_get_slices() returned. Each
+ * slice may go into another stream or command buffer, and be submitted by itself. All slices, run
+ * in order, with the same args and the workspace left alone in between, give the bits of one
+ * execute. A slice waits for those before it on the same queue or stream; across queues the order
+ * is yours, with the memory dependencies that two executes would need. UNSUPPORTED for inputs at
+ * addresses that make other kernels run than the plan names (CUDA). */
+TANDEM_API tandem_status tandem_execute_slice(const tandem_plan* plan, tandem_stream stream,
+                                              const tandem_args* args, const tandem_slices* slices,
+                                              uint32_t index);
 
 #ifdef __cplusplus
 }

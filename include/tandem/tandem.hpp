@@ -200,6 +200,16 @@ class Plan {
                tandem_status& status) const noexcept {
     status = tandem_execute(get(), stream, &args);
   }
+  tandem_slices slices(double operations, tandem_status& status) const noexcept {
+    tandem_slices slices{};
+    slices.struct_size = uint32_t(sizeof slices);
+    status = tandem_plan_get_slices(get(), operations, &slices);
+    return slices;
+  }
+  void execute_slice(tandem_stream stream, const tandem_args& args, const tandem_slices& slices,
+                     uint32_t index, tandem_status& status) const noexcept {
+    status = tandem_execute_slice(get(), stream, &args, &slices, index);
+  }
 
 #if TANDEM_HPP_EXCEPTIONS
   Plan(tandem_device* device, const tandem_problem& problem) {
@@ -216,6 +226,16 @@ class Plan {
   }
   void execute(tandem_stream stream, const tandem_args& args) const {
     check(tandem_execute(get(), stream, &args));
+  }
+  tandem_slices slices(double operations) const {
+    tandem_status status;
+    const tandem_slices result = slices(operations, status);
+    check(status);
+    return result;
+  }
+  void execute_slice(tandem_stream stream, const tandem_args& args, const tandem_slices& slices,
+                     uint32_t index) const {
+    check(tandem_execute_slice(get(), stream, &args, &slices, index));
   }
 #endif
 

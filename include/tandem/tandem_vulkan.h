@@ -19,6 +19,10 @@
  *           stage COMPUTE_SHADER, access SHADER_WRITE visible to your reads, and let your writes to
  *           its inputs wait for that stage. Two executes that share a workspace or a tensor need
  *           the same barrier between them.
+ * Slices    tandem_execute_slice() cuts dispatches between any two workgroups (vkCmdDispatchBase),
+ *           so that each slice may go into a command buffer and a submission of its own. Every
+ *           slice but the first begins with a barrier that waits for those before it on the queue.
+ *           Its pipelines have VK_PIPELINE_CREATE_DISPATCH_BASE; those of other plans do not.
  * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
  *           pipelines' descriptor sets: keep it until the GPU has finished.
  * More      docs/guide/engines.md: a frame with barriers, queues, lifetimes, errors;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/number.h"
 #include "base/structs.h"
 #include "border.h"
 #include "handles.h"
@@ -108,8 +109,28 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   TANDEM_TRY(device.device->build(*plan, &program));
   warn_if_slow(device, *plan);
   plan->overlap = OverlapCheck(*plan);
+  if (plan->problem.slices) plan->slicing = Slicing(*plan);
   plan->refusals = {};  // not needed any more
   *shared = {plan, share(std::move(program))};
+  return Status();
+}
+
+Status slices_of(const NamedPlan& plan, double operations, tandem_slices* slices) {
+  if (!plan.problem.slices)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "the plan is of a problem without TANDEM_FLAG_SLICES, and is not cut into slices");
+  if (!(operations > 0))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "operations is %s, must be more than 0",
+                short_text(float(operations)).c_str());
+  const Slicing::Sizes sizes = plan.slicing.sizes(operations);
+  if (sizes.count > 0xffffffffu)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "operations is %s, which cuts the execute into %llu slices, beyond 2^32",
+                short_text(float(operations)).c_str(), (unsigned long long)sizes.count);
+  slices->count = uint32_t(sizes.count);
+  slices->operations = operations;
+  slices->largest = sizes.largest;
+  slices->whole = sizes.whole;
   return Status();
 }
 
@@ -581,6 +602,48 @@ tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
         return program.record(*static_cast<const tandem_stream*>(context), a);
       },
       &stream);
+}
+
+tandem_status tandem_plan_get_slices(const tandem_plan* plan, double operations,
+                                     tandem_slices* slices) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    const HostScope scope(plan->memory);
+    TANDEM_TRY(check_size_of("slices", slices));
+    tandem_slices whole{};
+    TANDEM_TRY(slices_of(*plan->plan, operations, &whole));
+    write_struct(whole, slices);
+    return Status();
+  });
+}
+
+tandem_status tandem_execute_slice(const tandem_plan* plan, tandem_stream stream,
+                                   const tandem_args* args, const tandem_slices* slices,
+                                   uint32_t index) {
+  struct Call {
+    tandem_stream stream;
+    const tandem_slices* slices;
+    uint32_t index;
+  } const call{stream, slices, index};
+  return execute(
+      plan, nullptr, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        const Call& c = *static_cast<const Call*>(context);
+        const NamedPlan& named = static_cast<const NamedPlan&>(p);
+        tandem_slices given, own{};
+        TANDEM_TRY(read_struct("slices", c.slices, &given));
+        TANDEM_TRY(slices_of(named, given.operations, &own));
+        if (given.count != own.count)
+          return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                      "slices.count is %u, but this plan has %u slices of %s operations: "
+                      "tandem_plan_get_slices() fills it in",
+                      given.count, own.count, short_text(float(given.operations)).c_str());
+        if (c.index >= own.count)
+          return fail(TANDEM_ERROR_INVALID_ARGUMENT, "index is %u, there are %u slices", c.index,
+                      own.count);
+        return program.record_slice(c.stream, a, {named.slicing, given.operations, c.index});
+      },
+      &call);
 }
 
 }  // extern "C"

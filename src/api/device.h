@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "plan/caps.h"
 #include "plan/plan.h"
+#include "plan/slices.h"
 
 namespace tandem {
 
@@ -31,6 +32,10 @@ class Program : public HostObject {
   virtual ~Program() = default;
   // args have been checked against the plan: all tensors that it needs are given.
   virtual Status record(tandem_stream stream, const tandem_args& args) const = 0;
+  // A slice of it. The base class is for programs that are not cut: their only slice is all of it.
+  virtual Status record_slice(tandem_stream stream, const tandem_args& args, const Slice&) const {
+    return record(stream, args);
+  }
 };
 
 class Device : public HostObject {

@@ -8,12 +8,14 @@
 #include "base/fork.h"
 #include "device.h"
 #include "kernels/overlap.h"
+#include "plan/slices.h"
 
 namespace tandem {
 
 struct NamedPlan : Plan {
   String full_name;  // with the problem line
   OverlapCheck overlap;
+  Slicing slicing;          // with Problem::slices
   double estimated_ms = 0;  // of one execute; 0: no time of a problem like this one is known
 };
 // What the plans of one problem share.

@@ -61,8 +61,14 @@ class CudaProgram final : public Program {
   Status record(tandem_stream stream, const tandem_args& args) const override {
     return record(stream, args, nullptr);
   }
-  // events: nullptr, or an event before the first launch and one behind each.
-  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
+  Status record_slice(tandem_stream stream, const tandem_args& args,
+                      const Slice& slice) const override {
+    return record(stream, args, nullptr, &slice);
+  }
+  // events: nullptr, or an event before the first launch and one behind each. slice: what is
+  // launched; nullptr: all.
+  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events,
+                const Slice* slice = nullptr) const {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
     Addresses a;
@@ -90,12 +96,19 @@ class CudaProgram final : public Program {
             "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
             "that are to be timed",
             unaligned_->plan_.name().c_str(), plan_.name().c_str());
+      if (slice)
+        return fail(TANDEM_ERROR_UNSUPPORTED,
+                    "inputs at addresses that are no multiples of 16 bytes: %s runs, whose kernels "
+                    "are not those of %s, which was cut into slices",
+                    unaligned_->plan_.name().c_str(), plan_.name().c_str());
       return unaligned_->record(stream, args);
     }
     const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
     Timeline timeline;
     if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
     for (const Step& step : steps_) {
+      Slicing::Range range;
+      if (slice && !slice->range(size_t(&step - steps_.data()), &range)) continue;
       const cudaError_t error = step.record(on, a);
       if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
         return cudaGetLastError(),

@@ -705,7 +705,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
   if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
-                       TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT))
+                       TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 
@@ -730,6 +730,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
   p.tf32 = (given->flags & TANDEM_FLAG_TF32) != 0;
   p.part_of_keys = (given->flags & TANDEM_FLAG_PART_OF_KEYS) != 0;
+  p.slices = (given->flags & TANDEM_FLAG_SLICES) != 0;
   const int64_t count_limit = std::numeric_limits<int32_t>::max();
   TANDEM_TRY(check_size("batch", given->batch, count_limit));
   TANDEM_TRY(check_size("heads_q", given->heads_q, count_limit));

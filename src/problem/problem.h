@@ -85,6 +85,7 @@ struct Problem {
   bool deterministic = false, visit_all = false;
   bool part_of_keys = false;         // lse and o are of more keys than these
   bool batch_invariant = false;      // then deterministic, too
+  bool slices = false;               // executes are recorded in slices
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses

@@ -105,7 +105,7 @@ constexpr NumberWord kNumbers[] = {
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
     {"flags", &tandem_problem::flags, 0,
      TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
-         TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT,
+         TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES,
      false}};
 
 // In the order of tandem_direction.
@@ -454,6 +454,7 @@ String print_problem(const tandem_problem& p) {
   if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
   if (p.flags & TANDEM_FLAG_PART_OF_KEYS) s += " part_of_keys";
   if (p.flags & TANDEM_FLAG_BATCH_INVARIANT) s += " batch_invariant";
+  if (p.flags & TANDEM_FLAG_SLICES) s += " slices";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
   if (p.cores) s += text(" cores=%u", p.cores);
@@ -534,6 +535,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       p.flags |= TANDEM_FLAG_PART_OF_KEYS;
     } else if (word == "batch_invariant") {
       p.flags |= TANDEM_FLAG_BATCH_INVARIANT;
+    } else if (word == "slices") {
+      p.flags |= TANDEM_FLAG_SLICES;
     } else if (word == "tf32") {
       p.flags |= TANDEM_FLAG_TF32;
     } else if (word == "layout=bhsd" || word == "layout=bshd") {

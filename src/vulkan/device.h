@@ -102,14 +102,20 @@ class VulkanProgram final : public Program {
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
   Status record(tandem_stream stream, const tandem_args& args) const override {
-    return record(stream, args, nullptr);
+    return record(stream, args, nullptr, nullptr);
+  }
+  Status record_slice(tandem_stream stream, const tandem_args& args,
+                      const Slice& slice) const override {
+    return record(stream, args, nullptr, &slice);
   }
   // Writes a timestamp before the first kernel and one behind each.
   struct Timestamps {
     VkQueryPool pool;
     uint32_t first;
   };
-  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times) const;
+  // slice: what is recorded of it; nullptr: all.
+  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times,
+                const Slice* slice) const;
 
  private:
   friend class VulkanDevice;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/structs.h"
-#include "denormals.h"
+#include "entry.h"
 #include "device.h"
 #include "kernels/kernel_rows.h"
 #include "modules.h"
@@ -242,6 +242,10 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
     if (words.empty()) words.assign(spirv->words, spirv->words + spirv->bytes / 4);
     preserve_denormals(&words);
   }
+  if (plan.problem.slices) {
+    if (words.empty()) words.assign(spirv->words, spirv->words + spirv->bytes / 4);
+    name_slice_entry(&words);
+  }
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
   module_info.codeSize = words.empty() ? spirv->bytes : words.size() * 4;
@@ -263,7 +267,7 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
   info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
   info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
   info.stage.module = module;
-  info.stage.pName = "main";
+  info.stage.pName = plan.problem.slices ? kSliceEntry : "main";
   info.stage.pSpecializationInfo = &constants;
   // A matrix belongs to a whole subgroup, whose size is one of the shader's constants.
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
@@ -273,6 +277,7 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
     if (caps().subgroup_pin) info.stage.pNext = &subgroup;  // else there is but one size
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
+  if (plan.problem.slices) info.flags |= VK_PIPELINE_CREATE_DISPATCH_BASE;
   info.layout = layout(launch.stem).pipeline;
   VkPipeline made = VK_NULL_HANDLE;
   const VkResult result =
@@ -290,7 +295,9 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
 
 Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
   // The element type, which chooses a matrix path's module, is one of the constants.
-  const auto key = std::make_pair(wanted->launch->kernel, wanted->spec);
+  // Those of plans in slices are others.
+  const auto key = std::make_pair(wanted->launch->kernel,
+                                  plan.problem.slices ? wanted->spec + "slices" : wanted->spec);
   // Several threads can make plans, and a pipeline takes up to a second to compile. The first to
   // want it inserts a null pipeline, and compiles outside the lock. The others wait for that one.
   std::unique_lock<std::mutex> lock(mutex_);

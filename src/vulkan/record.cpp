@@ -30,8 +30,8 @@ VulkanProgram::~VulkanProgram() {
   if (pool_) device_.vk().vkDestroyDescriptorPool(device_.handle(), pool_, device_.allocator());
 }
 
-Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
-                             const Timestamps* times) const {
+Status VulkanProgram::record(tandem_stream stream, const tandem_args& args, const Timestamps* times,
+                             const Slice* slice) const {
   const VkTable& vk = device_.vk();
   const auto cmd = reinterpret_cast<VkCommandBuffer>(uintptr_t(stream.handle));
   if (!cmd) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "stream is not a VkCommandBuffer but 0");
@@ -77,13 +77,18 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
   };
   const DebugUtils::Label whole(device_.debug(), cmd, label_.c_str());
   stamp(0);
+  // A slice waits for those before it.
+  bool waits = slice && slice->number > 0;
   for (const Dispatch& d : dispatches_) {
+    Slicing::Range range;
+    if (slice && !slice->range(size_t(&d - dispatches_.data()), &range)) continue;
     if (d.launch->joins()) {  // the previous dispatch has done its work
       if (d.stamp) stamp(d.stamp);
       continue;
     }
     const DebugUtils::Label label(device_.debug(), cmd, stem_name(d.launch->stem));
-    if (d.launch->waits) {
+    if (d.launch->waits || waits) {
+      waits = false;
       VkMemoryBarrier barrier{};
       barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
       barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
@@ -97,7 +102,12 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
     vk.vkCmdBindDescriptorSets(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, d.layout, 0, 1, &d.set, 0,
                                nullptr);
     vk.vkCmdPushConstants(cmd, d.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
-    vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
+    if (!slice || range.whole)
+      vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
+    else
+      for_each_dispatch(*d.launch, range.from, range.to, [&](const BaseDispatch& part) {
+        vk.vkCmdDispatchBase(cmd, part.base_x, part.base_y, 0, part.width, 1, 1);
+      });
     if (d.stamp) stamp(d.stamp);
   }
   return Status();
@@ -120,7 +130,7 @@ extern "C" tandem_status tandem_vk_execute_timed(const tandem_plan* plan, VkComm
         const Call& c = *static_cast<const Call*>(context);
         if (!c.times.pool) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "pool is VK_NULL_HANDLE");
         return static_cast<const VulkanProgram&>(program).record(tandem_vk_stream(c.cmd), a,
-                                                                 &c.times);
+                                                                 &c.times, nullptr);
       },
       &call);
 }

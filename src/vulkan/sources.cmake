@@ -1,6 +1,6 @@
 include(cmake/TandemShaders.cmake)
 target_sources(tandem PRIVATE
-  src/vulkan/denormals.cpp src/vulkan/device.cpp src/vulkan/modules.cpp src/vulkan/pipelines.cpp src/vulkan/record.cpp
+  src/vulkan/entry.cpp src/vulkan/device.cpp src/vulkan/modules.cpp src/vulkan/pipelines.cpp src/vulkan/record.cpp
   src/vulkan/required.cpp src/vulkan/specialise.cpp src/vulkan/volk.cpp)
 # System: other people's headers are not held to our warnings. Public: tandem_vulkan.h includes
 # vulkan_core.h.

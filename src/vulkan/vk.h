@@ -29,6 +29,7 @@ Status system_loader(PFN_vkGetInstanceProcAddr* gipa);
   X(CmdBindDescriptorSets)      \
   X(CmdBindPipeline)            \
   X(CmdDispatch)                \
+  X(CmdDispatchBase)            \
   X(CmdPipelineBarrier)         \
   X(CmdPushConstants)           \
   X(CmdWriteTimestamp)          \

@@ -17,6 +17,7 @@ PIN(problem_normalizer, offsetof(tandem_problem, normalizer) == 72 + 8 * 40 + 48
 PIN(problem, sizeof(tandem_problem) == 72 + 8 * 40 + 24 + 48 + 48 + 32 + 24 + 80 + 24 + 40 + 32 +
                                            16 + 24 + 8 + 8 + 8 + 112);
 PIN(args, sizeof(tandem_args) == 8 + 10 * 16 + 8 + 13 * 16 + 16 + 48 + 48 + 16 + 16 + 32 + 64);
+PIN(slices, sizeof(tandem_slices) == 32);
 PIN(options, sizeof(tandem_device_options) == 8 + 7 * sizeof(void*));
 
 int tandem_c99_header_check(void);

@@ -408,6 +408,9 @@ TEST_CASE("null and short pointers at every entry point") {
   bare.disable = "simd";
   char blob[256] = {};
   uint64_t bytes = 77;
+  tandem_slices slices{};
+  slices.struct_size = 4;
+  slices.count = 77;
 
   const struct {
     const char* what;
@@ -462,6 +465,12 @@ TEST_CASE("null and short pointers at every entry point") {
        [&] { return tandem_least_workspace(cpu.device, &problem, nullptr); }, kArgument, "bytes"},
       {"kernel_get info", [&] { return tandem_kernel_get(0, nullptr); }, kArgument, "info"},
       {"kernel_get short", [&] { return tandem_kernel_get(0, &kernel_info); }, kStruct, "4"},
+      {"get_slices plan", [&] { return tandem_plan_get_slices(nullptr, 1, &slices); }, kArgument,
+       "plan"},
+      {"get_slices short", [&] { return tandem_plan_get_slices(made, 1, &slices); }, kStruct,
+       "slices.struct_size"},
+      {"execute_slice plan", [&] { return tandem_execute_slice(nullptr, {0}, &args, &slices, 0); },
+       kArgument, "plan"},
       {"execute plan", [&] { return tandem_execute(nullptr, {0}, &args); }, kArgument, "plan"},
       {"execute args", [&] { return tandem_execute(made, {0}, nullptr); }, kArgument, "args"},
       {"execute short", [&] { return tandem_execute(made, {0}, &args); }, kStruct,
@@ -481,6 +490,7 @@ TEST_CASE("null and short pointers at every entry point") {
   CHECK(plan == untouched<tandem_plan>());
   CHECK(size == 77);
   CHECK(bytes == 77);
+  CHECK(slices.count == 77);
   CHECK(device_info.shared_bytes == 9);
   CHECK(device_info.name[0] == 'y');
   CHECK(plan_info.kernel_count == 1234);

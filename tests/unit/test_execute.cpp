@@ -395,3 +395,55 @@ TEST_CASE("a limit of the workspace, and the least that is possible") {
   problem.head_dim = 0;
   CHECK(tandem_least_workspace(cpu.device, &problem, &again) == TANDEM_ERROR_INVALID_ARGUMENT);
 }
+
+TEST_CASE("slices on the CPU: one, and what is asked for wrongly is said") {
+  CpuDevice cpu;
+  tandem_problem problem = good_problem();
+  PlanOf whole(cpu.device, problem);
+  tandem_slices slices{};
+  slices.struct_size = sizeof slices;
+  const auto refused = [&](tandem_status status, const char* word) {
+    CHECK(status == TANDEM_ERROR_INVALID_ARGUMENT);
+    const std::string message = tandem_last_message();
+    CHECK_MESSAGE(message.find(word) != std::string::npos, message);
+  };
+  refused(tandem_plan_get_slices(whole.plan, 1e6, &slices), "TANDEM_FLAG_SLICES");
+  problem.flags |= TANDEM_FLAG_SLICES;
+  PlanOf cut(cpu.device, problem);
+  for (double none : {0.0, -1.0, std::nan("")})
+    refused(tandem_plan_get_slices(cut.plan, none, &slices), "operations");
+  CHECK(slices.count == 0);
+  REQUIRE(tandem_plan_get_slices(cut.plan, 1, &slices) == TANDEM_OK);
+  CHECK(slices.count == 1);
+  CHECK(slices.operations == 1);
+  CHECK(slices.largest > 1);
+  CHECK(slices.whole == slices.largest);
+
+  Memory at_once(problem, whole.info.workspace_size), by_slices(problem, cut.info.workspace_size);
+  const std::vector<uint32_t> before = by_slices.bits();
+  refused(tandem_execute_slice(cut.plan, {0}, &by_slices.args, &slices, 1), "index is 1");
+  tandem_slices other = slices;
+  other.count = 2;
+  refused(tandem_execute_slice(cut.plan, {0}, &by_slices.args, &other, 0), "slices.count is 2");
+  refused(tandem_execute_slice(whole.plan, {0}, &by_slices.args, &slices, 0), "TANDEM_FLAG_SLICES");
+  CHECK(tandem_execute_slice(cut.plan, {0}, &by_slices.args, nullptr, 0) != TANDEM_OK);
+  CHECK(by_slices.bits() == before);
+  CHECK(tandem_execute(whole.plan, {0}, &at_once.args) == TANDEM_OK);
+  CHECK(tandem_execute_slice(cut.plan, {0}, &by_slices.args, &slices, 0) == TANDEM_OK);
+  CHECK(by_slices.d_q.size() == at_once.d_q.size());
+  CHECK(std::memcmp(by_slices.d_q.data(), at_once.d_q.data(), 4 * at_once.d_q.size()) == 0);
+}
+
+TEST_CASE("slices of a plan without work: none") {
+  CpuDevice cpu;
+  tandem_problem problem = good_problem();
+  problem.direction = TANDEM_FORWARD;
+  problem.batch = 0;
+  problem.flags |= TANDEM_FLAG_SLICES;
+  PlanOf none(cpu.device, problem);
+  tandem_slices slices{};
+  slices.struct_size = sizeof slices;
+  REQUIRE(tandem_plan_get_slices(none.plan, 1e6, &slices) == TANDEM_OK);
+  CHECK(slices.count == 0);
+  CHECK(slices.whole == 0);
+}

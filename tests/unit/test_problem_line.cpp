@@ -540,6 +540,7 @@ TEST_CASE("random words never do worse than fail") {
                          "tile=32x32",
                          "splits=3",
                          "cores=2",
+                         "slices",
                          "workspace=4096",
                          "grads=kv",
                          "b-3",

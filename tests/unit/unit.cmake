@@ -4,7 +4,7 @@ add_executable(tandem_tests
   $<TARGET_OBJECTS:tandem_test_main> unit/header_c99.c unit/test_api.cpp unit/test_api_features.cpp unit/test_cpu.cpp
   unit/test_execute.cpp unit/test_execute_features.cpp unit/test_far_rows.cpp unit/test_f64.cpp unit/test_hostile.cpp unit/test_merge.cpp
   plan/test_cost.cpp plan/test_batch_invariant.cpp plan/test_plan.cpp plan/test_tiles.cpp plan/test_features.cpp plan/test_matrix.cpp plan/test_sm80.cpp plan/test_sm90.cpp
-  plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_splits.cpp plan/test_workspace.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
+  plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_slices.cpp plan/test_splits.cpp plan/test_workspace.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
   unit/test_overlap.cpp unit/test_shared_memory.cpp
   unit/test_reference.cpp unit/test_reference_features.cpp unit/test_reference_path.cpp unit/test_harness.cpp
   unit/test_repeats.cpp unit/test_tile_range.cpp unit/test_usable_threads.cpp unit/test_verbose.cpp parity/recorded_session.cpp)

@@ -502,6 +502,7 @@ bool MatrixPlanner::sums_ds() const {
   if (!(p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == 1 &&
         p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q && !p.has_lengths()))
     return false;
+  if (p.slices) return false;  // its workgroups are persistent, and are not cut
   return !saves(p, Saving::bias_sums) && in_force(caps, coopmat_rule::sums_in_dq) &&
          sums_pay(p, cores_of(caps)) && shape_.k == shape_.n;
 }

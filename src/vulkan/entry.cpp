@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#include "denormals.h"
+#include "entry.h"
 
+#include <cstring>
 #include <initializer_list>
 
 namespace tandem {
@@ -36,6 +37,16 @@ void preserve_denormals(Vec<uint32_t>* words) {
                                                       kDenormPreserveCapability};
   words->insert(words->begin() + std::ptrdiff_t(entries_end), mode);
   words->insert(words->begin() + std::ptrdiff_t(capabilities_end), capability);
+}
+
+void name_slice_entry(Vec<uint32_t>* words) {
+  for (size_t at = kHeaderWords; at < words->size(); at += length_at(*words, at)) {
+    if (((*words)[at] & 0xffff) != kOpEntryPoint || length_at(*words, at) < 5) continue;
+    // Both names take two words, of which the second ends with zeros.
+    std::memset(&(*words)[at + 3], 0, 8);
+    std::memcpy(&(*words)[at + 3], kSliceEntry, 5);
+    return;
+  }
 }
 
 }  // namespace tandem

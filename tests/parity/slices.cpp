@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Executes in slices, each submitted by itself, have the bits of one execute.
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+
+void check_slices(const char* line) {
+  CAPTURE(std::string(line));
+  // Without slices first: NVIDIA keeps compiled modules apart by their words alone.
+  Case whole(parse(line), seed_of(line));
+  for (Target& target : targets()) check_on(target, whole, sparse());
+  Expect expect = sparse();
+  expect.options.sliced = 3;
+  Case test(parse(std::string(line) + " slices"), seed_of(line), expect.options);
+  for (Target& target : targets()) check_on(target, test, expect);
+}
+
+}  // namespace
+
+TEST_CASE("slices: the bits of one execute") {
+  check_slices("fwd f16 b2 hq4 hk2 sq200 sk130 d64 dv64 causal_bottom_right");
+  check_slices("bwd f16 b1 hq4 hk2 sq130 sk140 d64 dv64");
+}
+
+TEST_CASE("slices: the bits of one execute, other kernels" * doctest::skip(!at_least(Tier::ci))) {
+  for (const char* line : {
+           "fwd f32 b1 hq2 sq3 sk1100 d64 dv64 splits=4",
+           "bwd f32 b2 hq4 hk2 sq200 sk130 d40 dv24 sink alibi grads=qkvas",
+           "bwd bf16 b1 hq4 sq130 sk140 d128 dv128 deterministic",
+           "bwd f16 b3 hq2 sq100 sk100 d32 dv32 bias:f16:1x2x100 grads=qkvb d_bias:f32",
+           "bwd f32 b1 hq2 sq100 sk120 d64 dv64 elastic dist=64 grads=qkvdt",
+           "fwd f16 b1 hq2 sq130 sk140 d64 dv64 spans=2:1x1 dropout=0.2",
+           "bwd f16 b2 hq2 sq100 sk100 d64 dv64 table=31:u8:1 grads=qkvi",
+           "bwd bf16 b3 hq2 sq128 d64 dv64 q_packed=300 kv_packed=300",
+       })
+    check_slices(line);
+}
