@@ -307,6 +307,9 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
   std::vector<BenchCase> cases;
   for (const std::string& line : options.problems) {
     tandem_problem p = problem_of(line);
+    if (harness::is_merge(p))
+      throw harness::Error(TANDEM_ERROR_UNSUPPORTED,
+                           "tandem bench times attention, and '" + line + "' is a merge");
     // One line serves both directions: a forward line says nothing of gradients, so it means all.
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
