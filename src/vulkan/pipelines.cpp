@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/structs.h"
-#include "entry.h"
 #include "device.h"
+#include "entry.h"
 #include "kernels/kernel_rows.h"
 #include "modules.h"
 #include "shaders/spec_ids.h"
