@@ -247,7 +247,8 @@ void Doctor::long_executes(const harness::Session& session, double rate) {
                       : rate > 0            ? 1e3 * info.flops / rate
                                             : 0;
     if (ms <= kLongMs) continue;
-    const std::string budget = fmt::format("{:.2g} operations for 50 ms", info.flops * 50 / ms);
+    const std::string budget =
+        fmt::format("{:.2g} operations, about 50 ms each", info.flops * 50 / ms);
     say(fmt::format(
         "WARNING: {}: {}: one execute takes about {:.1f} s, and drivers end jobs of one "
         "to ten seconds: {}",
@@ -255,7 +256,7 @@ void Doctor::long_executes(const harness::Session& session, double rate) {
         session.backend() == "cuda"
             ? "call it with fewer heads or batch entries (slices are cut between "
               "kernels on CUDA)"
-            : "record it in slices (docs/guide/slices.md), as of " + budget));
+            : "record it in slices (docs/guide/slices.md) of " + budget));
   }
 }
 

@@ -183,7 +183,7 @@ typedef enum tandem_dtype {
 
 typedef struct tandem_tensor { /* logical order is always batch, head, sequence, feature */
   int64_t stride[4]; /* in elements, >= 0. Inputs: 0 repeats a dimension. Outputs may not overlap */
-  uint32_t dtype;    /* tandem_dtype; the same for q k v o and their gradients in this version */
+  uint32_t dtype;    /* tandem_dtype; the same for q k v o and their gradients, but in merges */
   uint32_t reserved; /* must be 0 */
 } tandem_tensor;
 
@@ -192,8 +192,10 @@ typedef enum tandem_direction {
   TANDEM_BACKWARD = 2,
   /* o and lse of disjoint parts of the keys become those of all of them. Of a
    * problem it reads batch, heads_q, seq_q, head_dim_v, o, and the members from parts on; d_o and
-   * d_lse are the backward's. It ignores q, k, v, their sizes and gradients, gradients and scale;
-   * what else is not as tandem_problem_init() leaves it is refused by name. */
+   * d_lse are the backward's. It ignores q, k, v, d_bias, their sizes and gradients, gradients,
+   * scale, cores and workspace_limit, and in forward d_o and d_part_o. Of the flags it takes
+   * TANDEM_FLAG_DETERMINISTIC. All else is refused by name unless it is as tandem_problem_init()
+   * leaves it. */
   TANDEM_MERGE = 3,
   TANDEM_MERGE_BACKWARD = 4 /* needs the parts; neither the merged o nor its lse */
 } tandem_direction;
@@ -571,9 +573,9 @@ TANDEM_API tandem_status tandem_plan_get_slices(const tandem_plan* plan, double 
 /* tandem_execute() of slice `index` alone: slices is what tandem_plan_get_slices() returned. Each
  * slice may go into another stream or command buffer, and be submitted by itself. All slices, run
  * in order, with the same args and the workspace left alone in between, give the bits of one
- * execute. A slice waits for those before it on the same queue or stream; across queues the order
- * is yours, with the memory dependencies that two executes would need. UNSUPPORTED for inputs at
- * addresses that make other kernels run than the plan names (CUDA). */
+ * tandem_execute() of this plan. A slice waits for those before it on the same queue or stream;
+ * across queues the order is yours, with the memory dependencies that two executes would need.
+ * UNSUPPORTED for inputs at addresses that make other kernels run than the plan names (CUDA). */
 TANDEM_API tandem_status tandem_execute_slice(const tandem_plan* plan, tandem_stream stream,
                                               const tandem_args* args, const tandem_slices* slices,
                                               uint32_t index);

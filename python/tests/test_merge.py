@@ -124,6 +124,15 @@ def test_bshd_strides_and_lse_that_is_not_contiguous() -> None:
     assert d_o.shape == one.shape
 
 
+def test_parts_that_lie_between_batch_entries_are_differentiable() -> None:
+    o, lse = parts()
+    between = o.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    apart = o.clone().requires_grad_()
+    for x in (between, apart):
+        loss(*merge(x, lse)).backward()
+    assert torch.equal(between.grad, apart.grad)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_compile_and_meta() -> None:
     o, lse = (t.requires_grad_() for t in parts())

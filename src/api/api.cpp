@@ -125,7 +125,7 @@ Status slices_of(const NamedPlan& plan, double operations, tandem_slices* slices
   const Slicing::Sizes sizes = plan.slicing.sizes(operations);
   if (sizes.count > 0xffffffffu)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "operations is %s, which cuts the execute into %llu slices, beyond 2^32",
+                "operations is %s, which cuts the execute into %llu slices, beyond 2^32 - 1",
                 short_text(float(operations)).c_str(), (unsigned long long)sizes.count);
   slices->count = uint32_t(sizes.count);
   slices->operations = operations;

@@ -145,8 +145,7 @@ Slicing::Slicing(const Plan& plan) {
       all = kOfNumber * numbers_of(plan, l);
       w.each = w.of_run = all / std::max(1u, w.groups);
     }
-    // Rows of a dispatch are at most 2^16 (for_each_dispatch()).
-    if (l.groups_y > 1) w.grain = (l.total >> 16) + 1;
+    if (l.groups_y > 1) w.grain = least_width(l);
     const bool cut = plan.backend == Backend::vulkan && w.grain <= l.groups_x / 4 + 1 &&
                      !l.of<MatrixLaunch>().sums_d_bias;
     if (!cut) w.groups = w.run = w.grain = 1, w.each = w.of_run = all;

@@ -58,6 +58,9 @@ struct Slice {
 struct BaseDispatch {
   uint32_t base_x, base_y, width;
 };
+// The smallest width of a dispatch that begins at a base: its row, and the one behind it, are at
+// most 65,535, which every device has.
+inline uint32_t least_width(const Launch& l) { return l.total / 65535 + 1; }
 // Calls each(BaseDispatch) for a range of a launch.
 template <typename Each>
 void for_each_dispatch(const Launch& l, uint32_t from, uint32_t to, const Each& each) {
@@ -67,7 +70,7 @@ void for_each_dispatch(const Launch& l, uint32_t from, uint32_t to, const Each& 
   const uint32_t most = l.groups_x / 2, parts = (to - from + most - 1) / most;
   for (uint32_t part = 0; part < parts; ++part) {
     uint32_t n = (to - from) / (parts - part);
-    if (n < (l.total >> 16) + 1) n = (l.total >> 16) + 1;  // those behind the last do nothing
+    if (n < least_width(l)) n = least_width(l);  // those behind the last do nothing
     each(BaseDispatch{from % n, from / n, n});
     from += n;
   }

@@ -69,11 +69,13 @@ Status check_merged(const char* name, const tandem_tensor& t, const Problem& p, 
   if (step > (int64_t(1) << 60) / parts)
     return fail(TANDEM_ERROR_INVALID_LAYOUT, "%s is %lld for %lld parts: offsets overflow",
                 step_name, ll(step), ll(parts));
+  if (!output || p.is_empty()) return Status();
   const int64_t extent = (p.batch - 1) * t.stride[0] + (p.heads_q - 1) * t.stride[1] +
                          (p.seq_q - 1) * t.stride[2] + (p.head_dim_v - 1) * t.stride[3];
-  if (output && !p.is_empty() && step <= extent)
+  if (step <= extent)
     return fail(TANDEM_ERROR_INVALID_LAYOUT,
-                "%s is %lld, but a part of %s spans %lld elements: parts of this output overlap",
+                "%s is %lld, but a part of %s spans %lld elements: parts of an output may not "
+                "interleave",
                 step_name, ll(step), name, ll(extent + 1));
   return Status();
 }

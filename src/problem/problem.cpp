@@ -161,8 +161,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->align > TANDEM_BOTTOM_RIGHT)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
-  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
-                       TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES))
+  if (given->flags & ~kProblemFlags)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 

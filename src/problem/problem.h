@@ -70,9 +70,13 @@ struct Parts {
   int64_t element_size() const { return dtype == TANDEM_F64 ? 8 : dtype == TANDEM_F32 ? 4 : 2; }
 };
 
+constexpr uint32_t kProblemFlags = TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL |
+                                   TANDEM_FLAG_TF32 | TANDEM_FLAG_PART_OF_KEYS |
+                                   TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES;
+
 struct Problem {
   // Of attention, or of a merge. A merge has as many kv heads as query heads, one key, and D = Dv,
-  // of which nothing depends; dtype is that of o, in its backward of d_o.
+  // on which nothing depends; dtype is that of o, in its backward of d_o.
   bool backward = false;
   Parts parts;
   Strides part_o{}, d_part_o{};

@@ -103,10 +103,7 @@ constexpr NumberWord kNumbers[] = {
     {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_GAPPED, false},
     {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_GAPPED, false},
     {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_BIAS_TABLE - 1, true},
-    {"flags", &tandem_problem::flags, 0,
-     TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32 |
-         TANDEM_FLAG_PART_OF_KEYS | TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES,
-     false}};
+    {"flags", &tandem_problem::flags, 0, kProblemFlags, false}};
 
 // In the order of tandem_direction.
 constexpr const char* kDirections[] = {"fwd", "bwd", "merge", "bwd_merge"};

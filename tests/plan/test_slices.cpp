@@ -85,6 +85,17 @@ void check_slices(const char* line, const Caps& caps, double part) {
 
 }  // namespace
 
+TEST_CASE("slices: the last row of a dispatch is one that every device has") {
+  for (uint32_t total : {65536u, 131070u, 131071u, 196606u, 262143u, 327679u}) {
+    Launch l;
+    l.total = total, l.groups_x = 65535, l.groups_y = (total + 65534) / 65535;
+    CAPTURE(total);
+    const std::vector<uint32_t> last = numbers_of(l, total - 1, total);
+    REQUIRE(!last.empty());
+    CHECK(last[0] == total - 1);
+  }
+}
+
 TEST_CASE("slices: every workgroup once, in order, within the work that is asked for") {
   for (const Profile& device : profiles())
     for (const char* line : kLines) {

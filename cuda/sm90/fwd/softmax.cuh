@@ -119,7 +119,8 @@ struct Origin {
 
 // A number's bits as an integer, in the order of numbers; and back. It is its own inverse.
 TANDEM_DEVICE int ordered_word(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
-// Words that no product has, NaN as numbers: below all products, and above all of them.
+// Words that no finite product has, NaN as numbers: below all products, and above all of them. A
+// product that is NaN ends the search of its tile.
 constexpr int kNoneSeen = int(0x80000000u), kAllSeen = 0x7fffffff;
 
 // Whether largest logits are wanted. A vote shows the compiler that the threads of a warp agree.

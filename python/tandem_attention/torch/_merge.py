@@ -80,7 +80,8 @@ def _(part_o: Tensor, part_lse: Tensor, bshd: bool) -> tuple[Tensor, Tensor]:
 
 def _gradients(part_o: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
     d_part_lse = torch.empty(part_lse.shape, dtype=part_lse.dtype, device=part_lse.device)
-    return torch.empty_like(part_o), d_part_lse
+    # Contiguous, as parts of an output may not interleave.
+    return torch.empty(part_o.shape, dtype=part_o.dtype, device=part_o.device), d_part_lse
 
 
 @torch.library.custom_op("tandem::merge_backward", mutates_args=())
