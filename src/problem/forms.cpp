@@ -19,7 +19,7 @@ uint32_t Problem::inputs() const {
 Problem Problem::invariant_form() const {
   constexpr int64_t kSize = 4096, kHeads = 8;
   Problem p = *this;
-  p.batch = kHeads, p.heads_kv = kHeads, p.heads_q = kHeads * std::max<int64_t>(group(), 1);
+  p.batch = kHeads, p.heads_kv = kHeads, p.heads_q = kHeads * (is_empty() ? 1 : group());
   p.seq_q = p.seq_kv = kSize;
   p.band = {TANDEM_BAND_OPEN, 0, 0};
   p.bottom_right = false;

@@ -81,3 +81,22 @@ TEST_CASE("batch-invariant problems have one order of keys, whatever their sizes
   }
   CHECK(plans > 1000);
 }
+
+TEST_CASE("batch-invariant problems of nothing have plans") {
+  int plans = 0;
+  for (const Profile& profile : profiles()) {
+    if (!takes_any(profile)) continue;
+    for (const char* sizes : {"b0 hq4 hk1 sq3 sk5", "b1 hq0 hk0 sq3 sk5", "b1 hq0 hk2 sq3 sk5",
+                              "b1 hq4 hk1 sq0 sk5", "b1 hq4 hk1 sq3 sk0"})
+      for (const char* kind : {"fwd", "bwd"}) {
+        const String line = text("%s f32 %s d64 batch_invariant", kind, sizes);
+        CAPTURE(std::string(profile.id));
+        CAPTURE(std::string(line.c_str()));
+        Plan plan;
+        const Status status = make_plan(problem_of(line.c_str()), profile.caps, &plan);
+        CHECK_MESSAGE(status.ok(), status.message().c_str());
+        ++plans;
+      }
+  }
+  CHECK(plans > 100);
+}
