@@ -261,8 +261,8 @@ typedef struct tandem_problem {
   int64_t heads_kv;                 /* Hk */
   int64_t seq_q;                    /* Sq, up to 2^29 - 1 */
   int64_t seq_kv;                   /* Sk, up to 2^29 - 1 */
-  int64_t head_dim;                 /* D, 1 to 256 */
-  int64_t head_dim_v;               /* Dv, 1 to 256 */
+  int64_t head_dim;                 /* D, 1 to 576 */
+  int64_t head_dim_v;               /* Dv, 1 to 576 */
   tandem_tensor q, k, v, o;         /* [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv] [B,Hq,Sq,Dv] */
   tandem_tensor d_o, d_q, d_k, d_v; /* shapes of o q k v, strides of their own; backward only */
   /* NaN (the default) means 1 / sqrt(D). With f64 the f32 nearest to 1 / sqrt(D) means it, too */

@@ -231,7 +231,7 @@ def test_wrong_arguments(change, sentence):
 def test_what_is_refused():
     q = rand(2, 2, 5, 8)
     for t, sentence in (
-        (q.to(torch.complex64), "complex64"), (q.int(), "int32"), (rand(1, 1, 4, 257), "256"),
+        (q.to(torch.complex64), "complex64"), (q.int(), "int32"), (rand(1, 1, 4, 577), "576"),
         (torch.nested.nested_tensor([q[0], q[0]]), "nested"),
         (q.to_sparse(), "sparse"),
     ):  # fmt: skip

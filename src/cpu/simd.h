@@ -107,8 +107,8 @@ extern const SimdKernels kSimdBaseline;
 extern const SimdKernels kSimdAvx2;    // x86-64 only
 extern const SimdKernels kSimdAvx512;  // x86-64 only
 
-constexpr int kSimdMaxLanes = 16;  // pitches are multiples of it, which suits every ISA
-constexpr int kSimdMaxFeatures = 256;
+constexpr int kSimdMaxLanes = 16;      // pitches are multiples of it, which suits every ISA
+constexpr int kSimdMaxFeatures = 576;  // kMaxHeadDim
 
 }  // namespace tandem
 #endif

@@ -13,7 +13,8 @@
 namespace tandem {
 namespace {
 
-constexpr int kDefaultTile = 64;        // tile of a launch that names none
+constexpr int kDefaultTile = 64;  // tile of a launch that names none
+static_assert(kSimdMaxFeatures == kMaxHeadDim, "rows of every head fit");
 constexpr int kDotBlock = 256;          // rows of a bwd_dot unit
 constexpr double kFlopsOfThread = 1e6;  // with fewer a thread takes longer to wake than to work
 

@@ -96,8 +96,9 @@ Status check_rows(const char* heads_name, int64_t heads, const char* seq_name, i
 Status check_head_dim(const char* name, int64_t value) {
   if (value < 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be at least 1", name, ll(value));
-  if (value > 256)
-    return fail(TANDEM_ERROR_UNSUPPORTED, "%s is %lld; no kernel goes beyond 256", name, ll(value));
+  if (value > kMaxHeadDim)
+    return fail(TANDEM_ERROR_UNSUPPORTED, "%s is %lld; no kernel goes beyond %d", name, ll(value),
+                kMaxHeadDim);
   return Status();
 }
 

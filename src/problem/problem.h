@@ -70,6 +70,8 @@ struct Parts {
   int64_t element_size() const { return dtype == TANDEM_F64 ? 8 : dtype == TANDEM_F32 ? 4 : 2; }
 };
 
+constexpr int kMaxHeadDim = 576;  // D and Dv; that of MLA's latent
+
 constexpr uint32_t kProblemFlags = TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL |
                                    TANDEM_FLAG_TF32 | TANDEM_FLAG_PART_OF_KEYS |
                                    TANDEM_FLAG_BATCH_INVARIANT | TANDEM_FLAG_SLICES;

@@ -106,7 +106,7 @@ const std::vector<ProblemRow>& problem_rows() {
       {"no kv heads", [](P& p) { p.heads_kv = 0; }, kArgument, {"heads_q", "heads_kv", " 0"}},
       {"head_dim 0", [](P& p) { p.head_dim = 0; }, kArgument, {"head_dim", " 0"}},
       {"head_dim < 0", [](P& p) { p.head_dim = -8; }, kArgument, {"head_dim", "-8"}},
-      {"head_dim 257", [](P& p) { p.head_dim = 257; }, kUnsupported, {"head_dim", "257"}},
+      {"head_dim 577", [](P& p) { p.head_dim = 577; }, kUnsupported, {"head_dim", "577"}},
       {"head_dim_v 0", [](P& p) { p.head_dim_v = 0; }, kArgument, {"head_dim_v", " 0"}},
       {"head_dim_v 1024", [](P& p) { p.head_dim_v = 1024; }, kUnsupported, {"head_dim_v", "1024"}},
       {"window_left -2", [](P& p) { p.window_left = -2; }, kArgument, {"window_left", "-2"}},

@@ -83,7 +83,7 @@ TEST_CASE("a merge that has no meaning is refused by a sentence that names why")
        TANDEM_ERROR_INVALID_ARGUMENT},
       {"o.stride[2] is 4: elements of this output overlap", false,
        [](auto& p) { p.o.stride[2] = 4; }, TANDEM_ERROR_INVALID_LAYOUT},
-      {"head_dim_v is 257; no kernel goes beyond 256", false, [](auto& p) { p.head_dim_v = 257; },
+      {"head_dim_v is 577; no kernel goes beyond 576", false, [](auto& p) { p.head_dim_v = 577; },
        TANDEM_ERROR_UNSUPPORTED},
       {"problem.reserved4 is 1, must be 0", false, [](auto& p) { p.reserved4 = 1; },
        TANDEM_ERROR_INVALID_ARGUMENT},

@@ -39,7 +39,7 @@ class SimdPlanner final : public CpuPlanner {
  protected:
   void form(Launch* launch) const override {
     if (is_tiled(launch->stem))
-      launch->tile = Tile{"", tile_->br, tile_->bc, 0, 0, 0, 0, 256, TileOn::both};
+      launch->tile = Tile{"", tile_->br, tile_->bc, 0, 0, 0, 0, kMaxHeadDim, TileOn::both};
   }
 };
 
