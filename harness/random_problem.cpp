@@ -73,6 +73,15 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k.dv = of_tidy.chance(85) ? k.d : of_tidy.pick(dims);
     k.wide = true, k.small_tile = false;
   }
+  // Drawn apart for the same reason: heads over 256, of k, of v, or of both.
+  Random of_wide_heads(Random::mix(group) ^ 0x77696465);
+  if (of_wide_heads.chance(6)) {
+    static const std::vector<int64_t> dims = {264, 320, 384, 512, 512, 576, 576};
+    const bool odd = !k.wide && of_wide_heads.chance(30);
+    const int64_t d = odd ? of_wide_heads.between(257, 576) : of_wide_heads.pick(dims);
+    if (of_wide_heads.chance(80)) k.d = d;
+    if (k.d != d || of_wide_heads.chance(70)) k.dv = of_wide_heads.chance(70) ? d : 512;
+  }
 
   // Which optional inputs: the normaliser, and of the others mostly up to three, sometimes all.
   const int64_t normalizer = r.below(100);

@@ -78,6 +78,7 @@ struct View {
   int64_t s, d;
   int rows, width;
   bool wide;
+  int first = 0;  // first feature of the sums of this workgroup (take_part() in tile.cuh)
 };
 
 template <>
@@ -87,9 +88,10 @@ struct View<Any> {
   int rows, width;
   bool wide;
   uint dtype;
+  int first = 0;
   template <typename E>
   TANDEM_DEVICE View<E> as() const {
-    return {reinterpret_cast<typename E::Element*>(base), s, d, rows, width, wide};
+    return {reinterpret_cast<typename E::Element*>(base), s, d, rows, width, wide, first};
   }
 };
 

@@ -92,15 +92,15 @@ struct Stage {
   template <int SIDE = 1>
   TANDEM_DEVICE void fetch_nn(const View<T>& b, int b_row, int col) {
     const int r = int(threadIdx.x) / (SIDE * S::TC), q = int(threadIdx.x) % (SIDE * S::TC);
-    load<S::NN_COUNT, S::NN_STEP / SIDE>(quad, b, b_row, r, col, 4 * q);
+    load<S::NN_COUNT, S::NN_STEP / SIDE>(quad, b, b_row, r, b.first + col, 4 * q);
   }
   template <int SIDE = 1>
   TANDEM_DEVICE void put_nn(float4* pool, const View<T>& b, int b_row, int col) const {
     constexpr int PITCH = SIDE * S::TC + 1;
     const int r = int(threadIdx.x) / (SIDE * S::TC), q = int(threadIdx.x) % (SIDE * S::TC);
     as_type(b, [&](auto e) {
-      put<decltype(e), S::NN_COUNT, S::NN_STEP / SIDE>(pool, quad, b, b_row, r, col, 4 * q,
-                                                       [&](int row) { return row * PITCH + q; });
+      put<decltype(e), S::NN_COUNT, S::NN_STEP / SIDE>(
+          pool, quad, b, b_row, r, b.first + col, 4 * q, [&](int row) { return row * PITCH + q; });
     });
   }
 
@@ -229,10 +229,15 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
   constexpr int ROWS = S::KC / SIDE, COLS = SIDE * S::COLS, PITCH = SIDE * S::TC + 1;
   static_assert(BLOCKS % SIDE == 0 && ROWS * PITCH <= S::POOL, "whole steps");
   const Invocation<S> me;
+  if (b.first > 0 &&
+      b.first >= b.width) {  // the other tensor has features of this part, b has none
+    next();
+    return;
+  }
 #pragma unroll
   for (int block = 0; block < BLOCKS; block += SIDE) {
     const int col = block * S::COLS;
-    if (col >= b.width) break;  // the accumulators are wider than the head
+    if (b.first + col >= b.width) break;  // the accumulators are wider than the head
 #pragma unroll(SIDE == 1 ? S::N / ROWS \
                          : 1)  // otherwise the code of a tile outgrows the instruction cache
     for (int row = 0; row < S::N; row += ROWS) {
@@ -241,7 +246,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
       __syncthreads();
       if (row + ROWS < S::N)
         stage.template fetch_nn<SIDE>(b, b_row + row + ROWS, col);
-      else if (col + COLS < b.width)
+      else if (block + SIDE < BLOCKS && b.first + col + COLS < b.width)
         stage.template fetch_nn<SIDE>(b, b_row, col + COLS);
       else
         next();
@@ -299,7 +304,7 @@ TANDEM_DEVICE void store_blocks(const View<T>& m, int row0, const float (&acc)[B
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = acc[block][i][c] * factor;
-      store_words(m, row0 + me.row(i), block * S::COLS + me.col(0), x);
+      store_words(m, row0 + me.row(i), m.first + block * S::COLS + me.col(0), x);
     }
 }
 
@@ -318,6 +323,22 @@ TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
   place->head = int(index / tiles % uint(heads));
   place->batch = int(index / tiles / uint(heads));
   return true;
+}
+
+// The first feature that this workgroup sums, of a head of which BLOCKS accumulator blocks of a
+// workgroup are a part. The part is taken out of the tile's number, of which `rows` rows have so
+// many. 0, known to the compiler, for tiles that take no wider heads.
+template <typename S, int BLOCKS>
+TANDEM_DEVICE int take_part(Place* place, int rows) {
+  if constexpr (BLOCKS * S::COLS < kWholeFeatures) return 0;
+  const int tiles = max((rows + S::M - 1) / S::M, 1), part = place->tile / tiles;
+  place->tile -= part * tiles;
+  return part * BLOCKS * S::COLS;
+}
+template <typename V>
+TANDEM_DEVICE V own_features(V view, int first) {
+  view.first = first;
+  return view;
 }
 
 }  // namespace cuda

@@ -20,8 +20,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_kv);
   // The first keys come first: with a causal mask most rows see them, and they take longest.
-  const int row0 = (int(u.tiles) - 1 - at.tile) * S::M;
+  const int row0 = ((u.seq_kv + S::M - 1) / S::M - 1 - at.tile) * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const View<T> k =
       make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
@@ -32,6 +33,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
   View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
                              push.wide & 8u);
+  q.first = d_o.first = features;
   int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
   const TandemBand band = mask_band(u);
   const TandemTiles span = tandem_query_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
@@ -104,13 +106,15 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     }
   }
   if (grad_k)
-    store_blocks<T, S>(
-        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u),
-        row0, d_k, u.scale);
+    store_blocks<T, S>(own_features(make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv,
+                                                 u.head_dim, push.wide & 16u),
+                                    features),
+                       row0, d_k, u.scale);
   if (grad_v)
-    store_blocks<T, S>(
-        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
-        row0, d_v, 1.f);
+    store_blocks<T, S>(own_features(make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv,
+                                                 u.head_dim_v, push.wide & 32u),
+                                    features),
+                       row0, d_v, 1.f);
 }
 
 struct BwdDkv {

@@ -15,8 +15,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_kv);
   // The first keys come first: with a causal mask most rows see them, and they take longest.
-  const int row0 = (int(u.tiles) - 1 - at.tile) * S::M;
+  const int row0 = ((u.seq_kv + S::M - 1) / S::M - 1 - at.tile) * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const Extra e = make_extra(params, at.batch);
   const bool skip = e.f.SKIP != 0;
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
 
 #pragma unroll 1
   for (int n = 0; n < u.group; ++n) {
-    const Pair p = make_pair(params, e, at.head * u.group + n);
+    Pair p = make_pair(params, e, at.head * u.group + n);
+    p.q.first = p.d_o.first = features;
     bool fetched = false;
 #pragma unroll 1
     for (int t = span.begin; t < span.end; ++t) {
@@ -125,13 +127,17 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   }
   const uint dtype = params.spec.DTYPE;
   if (grad_k)
-    store_blocks<Any, S>(make_any_view(dtype, push.d_k, u.d_k, at.batch, at.head, e.first_kv,
-                                       e.written_kv, u.head_dim, push.wide & 16u),
-                         row0, d_k, u.scale);
+    store_blocks<Any, S>(
+        own_features(make_any_view(dtype, push.d_k, u.d_k, at.batch, at.head, e.first_kv,
+                                   e.written_kv, u.head_dim, push.wide & 16u),
+                     features),
+        row0, d_k, u.scale);
   if (grad_v)
-    store_blocks<Any, S>(make_any_view(dtype, push.d_v, u.d_v, at.batch, at.head, e.first_kv,
-                                       e.written_kv, u.head_dim_v, push.wide & 32u),
-                         row0, d_v, 1.f);
+    store_blocks<Any, S>(
+        own_features(make_any_view(dtype, push.d_v, u.d_v, at.batch, at.head, e.first_kv,
+                                   e.written_kv, u.head_dim_v, push.wide & 32u),
+                     features),
+        row0, d_v, 1.f);
 }
 
 struct BwdDkvFullFamily {

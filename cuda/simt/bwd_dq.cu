@@ -18,12 +18,13 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDqPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
   const View<T> q =
       make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const View<T> k =
-      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> k = own_features(
+      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u), features);
   const View<T> v =
       make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   const View<T> d_o =
@@ -82,9 +83,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }
-  store_blocks<T, S>(
-      make_view<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
-      d_q, u.scale);
+  store_blocks<T, S>(own_features(make_view<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q,
+                                               u.head_dim, push.wide & 16u),
+                                  features),
+                     row0, d_q, u.scale);
 }
 
 struct BwdDq {

@@ -15,9 +15,11 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdDqPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int row0 = at.tile * S::M;
   const Extra e = make_extra(params, at.batch);
-  const Pair pair = make_pair(params, e, at.head);
+  Pair pair = make_pair(params, e, at.head);
+  pair.k.first = features;
   const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   float4* pool = shared_memory();
@@ -40,9 +42,11 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       if (fetched) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);
     });
   }
-  store_blocks<Any, S>(make_any_view(params.spec.DTYPE, push.d_q, u.d_q, at.batch, at.head,
-                                     e.first_q, e.written_q, u.head_dim, push.wide & 16u),
-                       row0, d_q, u.scale);
+  store_blocks<Any, S>(
+      own_features(make_any_view(params.spec.DTYPE, push.d_q, u.d_q, at.batch, at.head, e.first_q,
+                                 e.written_q, u.head_dim, push.wide & 16u),
+                   features),
+      row0, d_q, u.scale);
 }
 
 struct BwdDqFullFamily {

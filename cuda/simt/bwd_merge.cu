@@ -36,9 +36,9 @@ TANDEM_DEVICE void bwd_merge_rows(const BwdMergeFull& params, const Place& at) {
                                      u.head_dim_v, push.wide & 2u),
                 d_parts = make_view<P>(push.d_part_o, u.d_part_o, at.batch, at.head, u.seq_q,
                                        u.head_dim_v, push.wide & 4u);
-  float given[2][4] = {};  // d_o
+  float given[kMergeQuads][4] = {};  // d_o
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
+  for (int c = 0; c < kMergeQuads; ++c) {
     const int col = 4 * (lane + c * lanes);
     if (sums.seen > 0 && col < u.head_dim_v)
       with_type(params.spec.OTHER_DTYPE, [&](auto e) {
@@ -58,7 +58,7 @@ TANDEM_DEVICE void bwd_merge_rows(const BwdMergeFull& params, const Place& at) {
     part.base += n * u.part_step.b, d_part.base += n * u.d_part_step.b;
     float product = 0.f;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
+    for (int c = 0; c < kMergeQuads; ++c) {
       const int col = 4 * (lane + c * lanes);
       if (!exists || col >= u.head_dim_v) continue;
       if (sees) {

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const FwdPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
@@ -28,8 +29,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
   const View<T> k =
       make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const View<T> v =
-      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const View<T> v = own_features(
+      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u),
+      features);
   const TandemBand band = mask_band(u);
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv), part % u.splits, u.splits);
@@ -92,9 +94,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c], divisor);
       if (u.splits > 1)
-        store_words(out_part, row, block * S::COLS + me.col(0), x);
+        store_words(out_part, row, features + block * S::COLS + me.col(0), x);
       else
-        store_words(out, row, block * S::COLS + me.col(0), x);
+        store_words(out, row, features + block * S::COLS + me.col(0), x);
     }
   }
 }

@@ -15,8 +15,9 @@ __global__ void __launch_bounds__(kCombineGroup)
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int lanes = int(params.spec.LANES), slices = int(params.spec.SLICES);
   const int tid = int(threadIdx.x), slice = tid / lanes % slices, first = tid - slice * lanes;
-  const int row = at.tile * (kCombineGroup / (lanes * slices)) + tid / (lanes * slices);
-  const int col = 4 * (tid % lanes);
+  const int shares = (u.head_dim_v + 4 * lanes - 1) / (4 * lanes);  // of a row
+  const int row = at.tile / shares * (kCombineGroup / (lanes * slices)) + tid / (lanes * slices);
+  const int col = 4 * (at.tile % shares * lanes + tid % lanes);
   const bool packed = is_packed(params.spec.LENGTHS_Q);
   int64_t first_row;
   const int rows = entry_length(Lengths(params.spec.LENGTHS_Q), push.lengths_q, at.batch, u.seq_q,

@@ -17,6 +17,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const uint dtype = params.spec.DTYPE;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
@@ -25,7 +26,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const HeadExtra of = head_extra(e, at.head);
   const View<Any> q = query_view(e, dtype, push.q, u.q, at.head, u.head_dim, push.wide & 1u);
   const View<Any> k = key_view(e, dtype, push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
-  const View<Any> v = key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
+  const View<Any> v = own_features(
+      key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u), features);
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv), part % u.splits, u.splits);
   const auto sink_at = [&](int row) {
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c] * factor, divisor);
-      store_words(out, row, block * S::COLS + me.col(0), x);
+      store_words(out, row, features + block * S::COLS + me.col(0), x);
     }
   }
 }

@@ -21,6 +21,7 @@ struct View {
   int rows, width;
   bool wide; // 4-feature accesses are allowed (docs/kernels/overview.md)
   int slot;  // where park() has left it (tile.glsl)
+  int first; // first feature of the sums of this workgroup (own_features() in tile.glsl)
 };
 
 View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
@@ -32,6 +33,7 @@ View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int wi
   t.width = width;
   t.wide = wide;
   t.slot = 0;
+  t.first = 0;
   return t;
 }
 View make_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {

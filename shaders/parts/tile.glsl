@@ -30,6 +30,21 @@ const int NT_LESS = COLS < ROWS ? COLS * DK / 4 / WG : 0;
 
 #include "place.glsl"
 
+// Tiles of one head, each of which FEATURE_PARTS workgroups share.
+int tiles_of_head() { return int(block.tiles) / FEATURE_PARTS; }
+// The part of the features that this workgroup sums, which is taken out of the tile's number.
+int take_part(inout Place place) {
+  if (FEATURE_PARTS == 1) return 0;
+  const int part = place.tile / tiles_of_head();
+  place.tile -= part * tiles_of_head();
+  return part;
+}
+// A tensor of which this workgroup sums, or stores, the features of a part of so many blocks.
+View own_features(View t, int part, int blocks) {
+  if (FEATURE_PARTS > 1) t.first = part * blocks * 4 * TC;
+  return t;
+}
+
 // LEAN: the tile is for invocations with few registers. Compilers join equal expressions and move
 // them out of loops, and the addresses, indices and conditions of all steps would take more
 // registers than the accumulators. What has passed through shared memory is new behind each
@@ -202,7 +217,7 @@ void fetch_nn(View b, int b0, int k0, int block) {
   if (WIDE == 0) return;
   b = parked(b);
   const int step = WG / NN_LANES;
-  int r = b0 + k0 + TID / NN_LANES, col = 4 * (block * TC + TID % NN_LANES);
+  int r = b0 + k0 + TID / NN_LANES, col = b.first + 4 * (block * TC + TID % NN_LANES);
   uvec2 at = row_address(b, r), at_step = mul64(b.row, step);
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
     stage_k[i] = r < b.rows && col < b.width ? load_wide(at, col) : uvec4(0);
@@ -215,7 +230,7 @@ void put_nn(View b, int b0, int k0, int block) {
   int r = TID / NN_LANES, c = TID % NN_LANES;
   if (WIDE == 0) {
     [[dont_unroll]] for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES) pool[r * NN_PITCH + c] =
-        to_floats(load_any(b, b0 + k0 + r, 4 * (block * TC + c)));
+        to_floats(load_any(b, b0 + k0 + r, b.first + 4 * (block * TC + c)));
     return;
   }
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
@@ -283,7 +298,7 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
 // are much code for something done once, so they stay in a rolled loop. The block must not have a
 // dynamic index, so it passes through the P tile. Each invocation reads back what it has written.
 void store_block(View t, int r0, int block, vec4 x[RM]) {
-  const int col = 4 * (block * TC + TCOL);
+  const int col = t.first + 4 * (block * TC + TCOL);
   if (WIDE != 0 && DTYPE == F32) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       const int r = r0 + TROW + TR * i;
@@ -313,7 +328,7 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
 
 // The same to a split's partial output.
 void store_part(View t, int r0, int block, vec4 x[RM]) {
-  const int col = 4 * (block * TC + TCOL);
+  const int col = t.first + 4 * (block * TC + TCOL);
   [[unroll]] for (int i = 0; i < RM; i++) {
     const int r = r0 + TROW + TR * i;
     if (r < t.rows && col < t.width) Store4(part_address(t, r, col)).w = floatBitsToUint(x[i]);

@@ -74,8 +74,9 @@ bool fetches_late() {
 void main() {
   Place place;
   if (!find_place(block.heads_q / block.group, place)) return;
+  const int features = take_part(place);
   // The first keys come first: with a causal mask most rows see them, and they take longest.
-  const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
+  const int row0 = (tiles_of_head() - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head;
   open_lean();
   set_entry(b);
@@ -101,6 +102,8 @@ void main() {
         park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
     View d_o = park(
         3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    q = own_features(q, features, D_BLOCKS);
+    d_o = own_features(d_o, features, DV_BLOCKS);
     lean_barrier();
     int t = next_tile(tiles.begin, tiles.end, row0, true);
     if (KNOWS_NEXT && t < tiles.end) fetch_nt(k, row0, q, t * COLS, 0);
@@ -176,6 +179,7 @@ void main() {
   if (GRAD_K != 0) {
     View d_k =
         kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+    d_k = own_features(d_k, features, D_BLOCKS);
     [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
       [[unroll]] for (int i = 0; i < RM; i++) {
         acc_k[n][i] *= block.scale;
@@ -187,6 +191,7 @@ void main() {
   if (GRAD_V != 0) {
     View d_v =
         kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+    d_v = own_features(d_v, features, DV_BLOCKS);
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
       [[unroll]] for (int i = 0; i < RM;
                       i++) if (LENGTHS_KV != 0 && row0 + TROW + TR * i >= entry.seq_kv)

@@ -32,6 +32,7 @@ layout(push_constant) uniform Push {
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
+  const int features = take_part(place);
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
   open_lean();
   set_entry(b);
@@ -43,6 +44,7 @@ void main() {
       2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
   View d_o = park(
       3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+  k = own_features(k, features, D_BLOCKS);
   lean_barrier();
 
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
@@ -70,6 +72,7 @@ void main() {
   }
 
   View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
+  d_q = own_features(d_q, features, D_BLOCKS);
   [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       acc[n][i] *= block.scale;

@@ -23,6 +23,8 @@ layout(push_constant) uniform Push {
 #include "parts/tensor.glsl"
 #include "parts/merge.glsl"
 
+const int QUADS = 5; // that an invocation has of a row, kMergeQuads
+
 void main() {
   const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   if (index >= block.total) return;
@@ -44,10 +46,10 @@ void main() {
                                (push.wide & 2u) != 0);
   const View d_parts = make_view(push.d_part_o, block.d_part_o, b, h, block.seq_q, block.head_dim_v,
                                  (push.wide & 4u) != 0);
-  vec4 given[2] = vec4[2](vec4(0), vec4(0)); // d_o
-  for (int c = 0; c < 2; c++) {
+  vec4 given[QUADS]; // d_o
+  for (int c = 0; c < QUADS; c++) {
     const int col = 4 * (lane + c * LANES);
-    if (sums.seen > 0 && col < block.head_dim_v) given[c] = load_other(d_o, row, col);
+    given[c] = sums.seen > 0 && col < block.head_dim_v ? load_other(d_o, row, col) : vec4(0);
   }
 
   float average = 0;
@@ -61,7 +63,7 @@ void main() {
       weights[k] = sums.seen == 1 ? (sees ? 1.0 : 0.0) : raw_weight(sums, lse) / sums.sum;
       const View part = nth(parts, block.part_step, n, shift),
                  d_part = nth(d_parts, block.d_part_step, n, shift);
-      for (int c = 0; c < 2; c++) {
+      for (int c = 0; c < QUADS; c++) {
         const int col = 4 * (lane + c * LANES);
         if (col >= block.head_dim_v) break;
         if (sees) {

@@ -121,6 +121,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
+  const int features = take_part(place);
   const int part = place.batch; // over batch entries and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;
@@ -132,6 +133,7 @@ void main() {
       park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
   View v = park(
       2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+  v = own_features(v, features, DV_BLOCKS);
   lean_barrier();
 
   // m: the running maximum, the same in all invocations of a row. l: own part of the sum. For
@@ -232,6 +234,7 @@ void main() {
     o = part_view(push.o, block.o, part, h, entry.seq_q);
   else
     o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  o = own_features(o, features, DV_BLOCKS);
   [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
     [[unroll]] for (int i = 0; i < RM; i++) acc[n][i] = l[i] != 0 ? acc[n][i] / l[i] : vec4(0);
     if (SPLIT != 0)

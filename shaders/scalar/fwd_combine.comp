@@ -48,8 +48,10 @@ void main() {
   const int b = head / block.heads_q, h = head % block.heads_q;
   const int tid = int(gl_LocalInvocationIndex), slice = tid / LANES % SLICES,
             first = tid - slice * LANES;
-  const int row = int(index % block.tiles) * (WG / (LANES * SLICES)) + tid / (LANES * SLICES);
-  const int col = 4 * (tid % LANES);
+  const int shares = (block.head_dim_v + 4 * LANES - 1) / (4 * LANES), // of a row
+      tile = int(index % block.tiles), share = tile % shares;
+  const int row = tile / shares * (WG / (LANES * SLICES)) + tid / (LANES * SLICES);
+  const int col = 4 * (share * LANES + tid % LANES);
   ivec2 rows = ivec2(0, block.seq_q); // first row of the batch entry, and number of rows
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   const int end = row < rows.y ? block.splits : 0; // rows behind a length have no parts

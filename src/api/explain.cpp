@@ -193,6 +193,7 @@ String explain(const Problem& problem, const Caps& caps) {
     if (const uint32_t fast = l.of<SimtLaunch>().fast_total)
       s += text(" (%u where o and d_o lie at multiples of 16 bytes)", fast);
     if (l.splits > 1) s += text(", %u splits", l.splits);
+    if (l.feature_parts > 1) s += text(", features of a tile in %u parts", l.feature_parts);
     s += std::visit([&](const auto& of) { return explain(plan, l, of); }, l.path);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);

@@ -81,6 +81,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BAND = plan.problem.banded();
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
+  s.FEATURE_PARTS = l.feature_parts;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   s.RQ = uint32_t(l.tile.quads() * l.tile.br / std::max(l.tile.tr, 1));
   s.PAIRED = l.tile.pairs;
@@ -122,7 +123,7 @@ Block tile_block(const Plan& plan, const Launch& l) {
   b.band_right = p.band.right;
   b.band_off = p.band.off;
   b.scale = p.scale;
-  b.tiles = l.tiles;
+  b.tiles = l.tiles * l.feature_parts;
   b.total = l.total;
   return b;
 }
@@ -320,6 +321,7 @@ MergeSpec merge_spec(const Plan& plan, const Launch& l) {
   s.DTYPE = uint32_t(p.dtype);
   s.OTHER_DTYPE = uint32_t(p.parts.dtype);
   s.LANES = uint32_t(merge_lanes(p.head_dim_v));
+  static_assert(4 * kMergeQuads * merge_lanes(kMaxHeadDim) >= kMaxHeadDim, "whole rows");
   s.INTO = p.parts.into;
   return s;
 }
@@ -341,6 +343,7 @@ BwdMergeSpec bwd_merge_spec(const Plan& plan, const Launch& l) {
   s.DTYPE = uint32_t(p.parts.dtype);
   s.OTHER_DTYPE = uint32_t(p.dtype);
   s.LANES = uint32_t(merge_lanes(p.head_dim_v));
+  static_assert(4 * kMergeQuads * merge_lanes(kMaxHeadDim) >= kMaxHeadDim, "whole rows");
   s.D_LSE = p.d_lse;
   return s;
 }

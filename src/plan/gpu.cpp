@@ -37,7 +37,9 @@ String GpuPlanner::tile_refusal(const Problem& problem, const Tile& t) const {
   const String forced = size_refusal(problem, t.br, t.bc);
   if (!forced.empty()) return forced;
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
-  if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  // Wider heads are summed in parts.
+  if (t.max_d < std::min(wider, kWholeFeatures))
+    return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
   const Quirk* few = find_quirk(caps, QuirkAction::few_registers);
   if (few && t.registers > int(few->number))
     return text("made for %d registers of an invocation, the device has %u: %s (%s)", t.registers,
@@ -68,8 +70,13 @@ const Tile* GpuPlanner::plain_tile() const {
 
 void GpuPlanner::form_plain(const Tile& tile, Launch* launch) const {
   launch->tile = tile;
-  launch->d_blocks = tile.blocks(p.head_dim);
-  launch->dv_blocks = tile.blocks(p.head_dim_v);
+  const bool sums_d = launch->stem == Stem::bwd_dkv || launch->stem == Stem::bwd_dq,
+             sums_dv = launch->stem == Stem::bwd_dkv || launch->stem == Stem::fwd;
+  const int64_t sums = std::max(sums_d ? p.head_dim : 0, sums_dv ? p.head_dim_v : 0);
+  const int64_t parts = std::max<int64_t>(ceil_div(sums, tile.max_d), 1);
+  launch->feature_parts = uint32_t(parts);
+  launch->d_blocks = int(ceil_div(tile.blocks(p.head_dim), parts));
+  launch->dv_blocks = int(ceil_div(tile.blocks(p.head_dim_v), parts));
   launch->shared_bytes = uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(launch->stem);
 }
 
@@ -92,7 +99,7 @@ uint32_t GpuPlanner::key_splits(const Launch& l, const Extent& e) const {
   if (caps.max_invocations < uint32_t(kCombineGroup)) return 1;
   const int64_t wanted =
       std::min(kCoreInvocations * cores_of(caps) / l.invocations(), workgroups_at_once(l));
-  const int64_t groups = e.tiles * e.heads * e.batch;
+  const int64_t groups = e.tiles * l.feature_parts * e.heads * e.batch;
   if (groups * 2 > wanted) return 1;
   int most = 0;  // key tiles of a query tile
   for (int64_t n = 0; n < e.tiles; ++n) {

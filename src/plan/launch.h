@@ -92,10 +92,13 @@ struct Launch {
   // the addresses of an execute require it (kernel_rows.h); -1: none does. second_kernel: launched
   // beside `kernel`; -1: none is.
   int kernel = -1, other_kernel = -1, second_kernel = -1;
-  Tile tile{};                          // br = bc = 0 where a path has no tiles
-  int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv
-  uint32_t tiles = 0;                   // workgroups of one head
-  uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
+  Tile tile{};                      // br = bc = 0 where a path has no tiles
+  int d_blocks = 0, dv_blocks = 0;  // accumulator blocks that cover D, Dv
+  // Workgroups that share a tile where heads are wider than the accumulators of one: each sums a
+  // part of the features, for which all of them form the scores.
+  uint32_t feature_parts = 1;
+  uint32_t tiles = 0;                   // workgroups of one head that share none
+  uint32_t total = 0;                   // workgroups with work: tiles x parts x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; fewer than total for persistent kernels
   uint32_t shared_bytes = 0;
   bool waits = false;          // waits for the launches before it, as it reads what they wrote

@@ -163,8 +163,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
     if (launch.members >= int64_t(1) << 31)
       return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
                   (long long)launch.members);
-    const String why =
-        set_groups(&launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares));
+    const String why = set_groups(&launch, double(e.tiles) * double(launch.feature_parts) *
+                                               double(e.heads) * double(e.batch) * double(shares));
     if (!why.empty()) return why;
     if (!is_tiled(stem)) {
       const auto group = uint32_t(launch.invocations());
@@ -203,7 +203,8 @@ String PathPlanner::add_sum(const Launch& parts, uint32_t gradient, bool waits,
                 sum.invocations(), caps.max_invocations);
   int64_t tiles = 0, heads = 1;
   if (join) {
-    tiles = ceil_div(p.seq_q, CombineShape(sum.splits, p.head_dim_v).rows());
+    const CombineShape shape(sum.splits, p.head_dim_v);
+    tiles = ceil_div(p.seq_q, shape.rows()) * shape.shares;
     heads = p.heads_q * p.batch;
     sum.shared_bytes = 5 * sizeof(float) * kCombineGroup;
   } else {

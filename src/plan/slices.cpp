@@ -17,16 +17,17 @@ constexpr double kOfNumber = 64;
 double operations(const Problem& p, const Launch& l) {
   const auto d = double(p.head_dim), dv = double(p.head_dim_v);
   const bool ds = l.has(trait::ds);
+  const double parts = l.feature_parts;
   switch (l.stem) {
     case Stem::fwd:
-      return 2 * (d + dv);
+      return 2 * (d + dv / parts);
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_dist:
-      return 2 * (2 * d + 2 * dv);
+      return 2 * (d + dv + (d + dv) / parts);
     case Stem::bwd_dkv_dq:
       return 2 * (3 * d + 2 * dv);
     case Stem::bwd_dq:
-      return ds ? 2 * d : 2 * (2 * d + dv);
+      return ds ? 2 * d : 2 * (d + dv + d / parts);
     case Stem::bwd_row_sums_dq:
       return 2 * (3 * d + 2 * dv);  // it goes over the keys twice
     case Stem::bwd_dbias:
@@ -137,8 +138,8 @@ Slicing::Slicing(const Plan& plan) {
     if (is_tiled(l.stem) && !l.has(trait::redo)) {
       const Scores s = scores_of(p, l);
       const double ops = operations(p, l) / std::max(1u, l.splits);
-      w.run = std::max(l.tiles, 1u);
-      w.each = s.longest * ops, w.of_run = std::max(s.head * ops, w.each);
+      w.run = std::max(l.tiles * l.feature_parts, 1u);
+      w.each = s.longest * ops, w.of_run = std::max(s.head * l.feature_parts * ops, w.each);
       const double heads = double(p.batch) * double(owns_keys(l.stem) ? p.heads_kv : p.heads_q);
       all = l.total > 0 ? w.of_run * (double(l.total) / w.run) : w.of_run * heads;  // 0: the CPU
     } else {

@@ -7,6 +7,10 @@
 
 namespace tandem {
 
+// Heads up to this size have their accumulators in one workgroup on every path. Tiles without
+// matrices that are as wide take wider heads in parts (Launch::feature_parts).
+constexpr int64_t kWholeFeatures = 256;
+
 enum class TileOn : uint8_t { vulkan = 1, cuda = 2, both = 3 };
 enum class TileUse : uint8_t { all, plain, fwd };  // tiles.inc
 

@@ -16,15 +16,18 @@ constexpr int kDotRows = 8, kDotLanes = 16;
 constexpr int kCombineGroup = 128;
 struct CombineShape {
   int lanes = 1, slices = 1;
+  int shares = 1;  // workgroups that share a row
   CombineShape(uint32_t splits, int64_t head_dim_v) {
-    while (lanes * 4 < head_dim_v) lanes *= 2;
+    while (lanes * 4 < head_dim_v && lanes < kCombineGroup / 2) lanes *= 2;
+    shares = int((head_dim_v + 4 * lanes - 1) / (4 * lanes));
     // As many slices as have two splits each.
     while (slices * lanes < kCombineGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
   }
   int rows() const { return kCombineGroup / (lanes * slices); }
 };
 // Invocations of merge and bwd_merge for a row, of kLineGroup: at most a warp of CUDA, of four
-// features each, or twice four where a row has more than 128.
+// features each, or up to kMergeQuads times four where a row has more than 128.
+constexpr int kMergeQuads = 5;
 constexpr int merge_lanes(int64_t head_dim_v) {
   int lanes = 1;
   while (lanes < 32 && lanes * 4 < head_dim_v) lanes *= 2;

@@ -243,3 +243,13 @@ TEST_CASE("exact: wide heads" * doctest::skip(!at_least(Tier::ci))) {
                   &sum);
   check_sum(sum, 24);
 }
+
+TEST_CASE("exact: heads over 256" * doctest::skip(!at_least(Tier::ci))) {
+  Sum sum;
+  for (int64_t d : {257, 512, 576})
+    for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16})  // bf16 has no bits for so many signs
+      for (Fill fill : {Fill::pair, Fill::last})
+        run_exact(TANDEM_BACKWARD, {1, 2, 1, 70, 45, d, d == 576 ? 512 : d}, kTopLeft, dtype,
+                  Layout::bhsd, fill, &sum);
+  check_sum(sum, 12);
+}

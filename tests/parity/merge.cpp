@@ -25,7 +25,8 @@ TEST_CASE("merge: a few problems") {
   check_lines(
       {"merge f32 b2 hq3 sq37 dv64 parts=3", "merge bf16 b2 hq3 sq37 dv128 parts=2 part_o:f32 into",
        "merge f32 hq4 sq33 dv192 parts=1 part_o:bf16 into layout=bshd",
-       "merge f16 b2 hq2 sq5 dv33 parts=70", "bwd_merge f32 b2 hq3 sq37 dv64 parts=3 d_lse",
+       "merge f16 b2 hq2 sq5 dv33 parts=70", "bwd_merge bf16 b2 hq2 sq9 dv576 parts=3",
+       "bwd_merge f32 b2 hq3 sq37 dv64 parts=3 d_lse",
        "bwd_merge bf16 b2 hq2 sq37 dv160 parts=6 part_o:f16 d_part_o:f16 d_lse layout=bshd",
        "bwd_merge f16 hq3 sq40 dv17 parts=40"},
       2);

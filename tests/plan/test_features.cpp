@@ -67,8 +67,10 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
                                       p.wants(TANDEM_GRAD_SINK) ? p.sinks_batch : 1)};
     case Stem::bwd_sum_splits:
       return {ceil_div(gradient_elements(p, l.gradient), kLineGroup), 1};
-    case Stem::fwd_combine:
-      return {ceil_div(p.seq_q, CombineShape(l.splits, p.head_dim_v).rows()), p.heads_q * p.batch};
+    case Stem::fwd_combine: {
+      const CombineShape shape(l.splits, p.head_dim_v);
+      return {ceil_div(p.seq_q, shape.rows()) * shape.shares, p.heads_q * p.batch};
+    }
     case Stem::fwd:
       return {ceil_div(p.seq_q, br), p.heads_q * p.batch * l.splits};
     default:
@@ -82,7 +84,7 @@ bool lazy(const Plan& plan) {
   const Problem& p = plan.problem;
   return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" &&
          p.normalizer == Normalizer::elastic && !p.bias && !p.alibi && !p.keep && !p.spans &&
-         p.softcap == 0 && p.dropout == 0;
+         p.softcap == 0 && p.dropout == 0 && std::max(p.head_dim, p.head_dim_v) <= kWholeFeatures;
 }
 
 // What of a problem's gradients each operation writes.
@@ -203,7 +205,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(l.total == l.tiles * l.splits * uint32_t(l.of<MatrixLaunch>().heads));
     } else {
       CHECK(int64_t(l.tiles) == tiles);
-      CHECK(int64_t(l.total) == tiles * slices);
+      CHECK(int64_t(l.total) == tiles * slices * l.feature_parts);
+      CHECK((l.feature_parts == 1 || std::max(p.head_dim, p.head_dim_v) > kWholeFeatures));
     }
     const bool is_persistent = (l.stem == Stem::bwd_origin && plan.backend == Backend::cuda) ||
                                l.of<MatrixLaunch>().sums_d_bias;

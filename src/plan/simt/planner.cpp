@@ -104,6 +104,8 @@ class SimtPlanner final : public CudaPlanner {
       const String who = fixed_set_name(fwd), more = p.extras(fwd.inputs);
       if (is_disabled(caps, who))
         refuse(who, kDisabled);
+      else if (std::max(p.head_dim, p.head_dim_v) > kWholeFeatures)
+        refuse(who, text("its kernels sum whole heads, up to %d", int(kWholeFeatures)));
       else if (p.backward && fuses_dist(p) && saves(p, Saving::partial_sums))
         refuse(who, "it leaves parts of d_dist_bias, which the limit of the workspace is without");
       else if (!more.empty())

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Heads over 256: Gemma 4's global layers have 512, MLA's latent has 576 for scores and 512 for
+// values, a VAE has one head of 512.
+#include "parity.h"
+
+using namespace parity;
+
+TEST_CASE("ratio: heads over 256") {
+  check_lines({"bwd bf16 b1 hq2 hk1 sq40 sk50 d512 dv512 causal_bottom_right",
+               "bwd f32 b1 hq1 hk1 sq33 sk40 d300 dv20 grads=qkv"},
+              2);
+}
+
+TEST_CASE("ratio: heads over 256, sizes" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd bf16 b1 hq2 hk1 sq70 sk130 d512 dv512",
+               "bwd f16 b2 hq2 hk2 sq70 sk70 d320 dv320 causal_top_left",
+               // MLA's latent: many query heads of one.
+               "bwd bf16 b1 hq16 hk1 sq20 sk70 d576 dv512 causal_bottom_right",
+               // Sizes that no vector of four divides, one side alone wide.
+               "bwd f16 b1 hq2 hk1 sq40 sk70 d257 dv40", "bwd bf16 b1 hq2 hk1 sq40 sk70 d40 dv511",
+               "bwd f32 b1 hq2 hk1 sq70 sk33 d576 dv576 left=20 right=10",
+               "bwd f32 b1 hq1 hk1 sq40 sk40 d384 dv264 grads=q",
+               "bwd f16 b1 hq1 hk1 sq40 sk70 d448 dv576 grads=v",
+               "bwd bf16 b1 hq1 hk1 sq70 sk40 d264 dv512 grads=k"},
+              2);
+}
+
+TEST_CASE("ratio: heads over 256, few queries" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"fwd bf16 b1 hq16 hk1 sq1 sk700 d576 dv512", "fwd f16 b2 hq4 hk2 sq2 sk300 d512 dv512",
+       "fwd bf16 b1 hq1 hk1 sq70 sk600 d512 dv512 splits=4",
+       "fwd f32 b1 hq2 hk1 sq3 sk600 d300 dv576 splits=3",
+       "fwd bf16 b2 hq8 hk1 sq1 sk300 d576 dv512 kv_padded"},
+      2);
+}
+
+TEST_CASE("ratio: heads over 256 with every input" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"bwd bf16 b2 hq2 hk1 sq70 sk80 d512 dv512 q_padded kv_padded",
+               "bwd f16 b3 hq2 hk1 sq70 sk80 d320 dv320 q_packed=150 kv_packed=170 causal_top_left",
+               "bwd bf16 b2 hq2 hk2 sq40 sk72 d512 dv512 bias:bf16:2x2x40 d_bias:f32 grads=qkvb",
+               "bwd f16 b2 hq2 hk1 sq40 sk72 d320 dv512 keep:2x1x40 softcap=5 sink grads=qkvs",
+               "bwd f16 b1 hq2 hk1 sq70 sk72 d512 dv300 alibi dropout=0.25 grads=qkva",
+               "bwd f32 b1 hq2 hk1 sq40 sk72 d512 dv512 entmax=1.5",
+               "bwd f16 b1 hq2 hk1 sq70 sk72 d320 dv320 entmax=1.3 causal_top_left",
+               "bwd bf16 b1 hq2 hk1 sq40 sk72 d512 dv512 elastic dist=8 sink grads=qkvdts",
+               "bwd f32 b1 hq2 hk1 sq40 sk40 d320 dv320 elastic dist=8 grads=qkvdt",
+               "bwd bf16 b2 hq2 hk1 sq70 sk80 d512 dv512 spans=2:2x1 d_lse",
+               "fwd f16 b2 hq2 hk1 sq70 sk80 d512 dv512 max_logit=1 sink",
+               "bwd f16 b2 hq2 hk1 sq70 sk80 d512 dv320 deterministic table=20:u8:1 grads=qkvi"},
+              2);
+}
