@@ -45,15 +45,16 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
       params, weights, d_q, keys.tiles, in.queries(io.q, u.q, head0, u.head_dim, io.wide & 1u),
       in.queries(io.d_o, u.d_o, head0, u.head_dim_v, io.wide & 8u),
       (int64_t(at.batch) * u.heads_q + head0) * u.seq_q, head0, u.group, row0, grad_k, span);
-  q_loop<C>(
-      queries,
-      [&] {
-        load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.k, k, row0);
-        load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.v, v, row0);
-      },
-      [&](const QueryTile& tile) {
-        take_queries<T>(keys, sums, weights, tile, grad_k, grad_v, d_q);
-      });
+  const auto load_keys = [&] {
+    load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.k, k, row0);
+    load_rows<C::WIDTH, C::BC, C::THREADS>(keys.tiles.v, v, row0);
+  };
+  if constexpr (C::LOADS_APART)
+    q_loop_apart<T, C>(queries, keys, sums, weights, grad_k, grad_v, load_keys);
+  else
+    q_loop<C>(queries, load_keys, [&](const QueryTile& tile) {
+      take_queries<T>(keys, sums, weights, tile, grad_k, grad_v, d_q);
+    });
   __syncthreads();  // two warps may share rows of K and V
   store_keys(keys, sums, u.scale, row0,
              in.written_keys(push.d_k, u.d_k, at.head, u.head_dim, io.wide & 16u),

@@ -30,12 +30,16 @@ template <typename T, typename S, typename Params, typename Weights, typename Vi
           typename ViewOf>
 TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weights,
                             const Views& views, const TandemTiles& span, const ViewOf& written) {
-  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC;
+  // HALVES = 2: a warp and its neighbour own the same rows. Each sums half of the features, and dS
+  // passes through shared memory.
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
+  static_assert(HALVES == 1 || !Weights::SOME, "weights may leave out tiles, and store dS");
   const BwdDqBlock& u = params.block;
   const Lane me;
   const SharedArrays<S> tiles;
   const AcrossReach<T, W> k_across(tiles.k, true);
-  const int row0 = at.tile * BR, own = 16 * MT * me.warp,
+  const int half = HALVES > 1 ? me.warp % HALVES : 0, feature = half * (S::FEATURES / HALVES);
+  const int row0 = at.tile * BR, own = 16 * MT * (me.warp / HALVES),
             row = row0 + own + me.g;  // the lane's first row
   [[maybe_unused]] BiasRows d_bias{};
   const bool stores = stores_bias(params);
@@ -48,13 +52,13 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
         for (int n = 0; n < BC / 4 * MT; ++n)
           d_bias.put(row + 8 * (n % (2 * MT)), t * BC + 8 * (n / (2 * MT)) + 2 * me.t, 0.f, 0.f);
   }
-  float d_q[MT][S::FEATURES / 8][4];
+  float d_q[MT][S::FEATURES / HALVES / 8][4];
   clear(d_q);
-  kv_loop<T, S>(weights, views, row0, span, [&](KeyTile<S, Weights>& tile) {
+  kv_loop<T, S>(weights, views, row0, span, [&](KeyTile<S, Weights>& tile, const auto&... next) {
 #pragma unroll
     for (int r = 0; r < MT; ++r)
 #pragma unroll
-      for (int n = 0; n < BC / 8; ++n)
+      for (int n = 0; n < tile.N; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
           tile.dp[r][n][x] = weights.weight(tile, r, n, x) *
@@ -70,11 +74,19 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
       }
     }
     weights.apply_slope(tile);
-    uint ds[MT][BC / kDepth<T>][4];
+    uint ds[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(ds, tile.dp);
-    product_nn<W, T>(d_q, ds, k_across, tile.stage * BC);
+    if constexpr (HALVES > 1) {
+      put_rows<BC>(tiles.ds, own, half * (BC / HALVES), ds);
+      __syncthreads();  // dS is whole, and all warps have left V
+      (next(), ...);
+      product_nn<W, T, BC / 16>(d_q, SharedLeft<BC, MT>(tiles.ds, own), k_across, 0, feature);
+    } else {
+      product_nn<W, T>(d_q, ds, k_across, tile.stage * BC);
+    }
   });
-  store_rows<W>(written(), row0, tiles.q, own, d_q, [&](float x, int, int) { return x * u.scale; });
+  store_rows<W>(
+      written(), row0, tiles.q, own, d_q, [&](float x, int, int) { return x * u.scale; }, feature);
 }
 
 template <typename T>
@@ -99,8 +111,9 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
   const TandemTiles span = tandem_key_tiles(in.band(), row0, S::BR, S::BC, in.seq_q(), in.seq_kv());
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
   const Lane me;
-  SoftmaxRows<T, S, Inputs, Params> weights(params, in, at.head, row0 + 16 * S::MT * me.warp + me.g,
-                                            rows0, stores_bias(params));
+  SoftmaxRows<T, S, Inputs, Params> weights(params, in, at.head,
+                                            row0 + 16 * S::MT * (me.warp / S::HALVES) + me.g, rows0,
+                                            stores_bias(params));
   form_d_q<T, S>(params, at, weights, views, span, [&] {
     return in.written_queries(push.d_q, u.d_q, at.head, u.head_dim, push.wide & 16u);
   });

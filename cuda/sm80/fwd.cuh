@@ -31,11 +31,11 @@ struct OwnRows {
       for (int h = 0; h < 2; ++h) x[r][h] = quad_sum(x[r][h]);
   }
 };
-// Row reductions where a warp has one half of the columns of its rows, and its neighbour the other.
+// Row reductions where HALVES warps side by side have a part each of the columns of their rows.
 // any() votes over the workgroup, so that all its warps take the same branch.
-template <int BR>
+template <int BR, int HALVES>
 struct SharedRows {
-  uint numbers;  // f32 [2, Br] in shared memory
+  uint numbers;  // f32 [HALVES, Br] in shared memory
   TANDEM_DEVICE bool any(bool x) const { return __syncthreads_or(x) != 0; }
   template <int MT>
   TANDEM_DEVICE void join_max(float (&x)[MT][2]) const {
@@ -52,7 +52,7 @@ struct SharedRows {
   template <int MT, typename F>
   TANDEM_DEVICE void swap(float (&x)[MT][2], const F& f) const {
     const Lane me(thread_number());
-    const int row = 16 * MT * (me.warp / 2) + me.g, half = me.warp % 2;
+    const int row = 16 * MT * (me.warp / HALVES) + me.g, half = me.warp % HALVES;
     const auto place = [&](int of, int r, int h) {
       return numbers + 4u * uint(of * BR + row + 16 * r + 8 * h);
     };
@@ -65,8 +65,13 @@ struct SharedRows {
 #pragma unroll
     for (int r = 0; r < MT; ++r)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        x[r][h] = f(x[r][h], __uint_as_float(get_word(place(1 - half, r, h))));
+      for (int h = 0; h < 2; ++h) {
+        // In one order, so that all warps get the same bits.
+        x[r][h] = __uint_as_float(get_word(place(0, r, h)));
+#pragma unroll
+        for (int of = 1; of < HALVES; ++of)
+          x[r][h] = f(x[r][h], __uint_as_float(get_word(place(of, r, h))));
+      }
   }
 };
 
@@ -260,11 +265,11 @@ TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (
 template <typename T, int ROW, typename Params>
 TANDEM_DEVICE void form_o(const Params& params) {
   using S = MmaShape<ROW>;
-  // HALVES = 2: a warp and its neighbour own the same rows. Each multiplies half of the keys and
-  // sums half of the features, and P passes through shared memory. They agree on the origins of the
-  // rows.
+  // HALVES > 1: so many warps side by side own the same rows. Each multiplies its part of the keys
+  // and sums its part of the features, and P passes through shared memory. They agree on the
+  // origins of the rows.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
-  static_assert(HALVES == 1 || (HALVES == 2 && S::STAGES == 1), "barriers as they are");
+  static_assert(HALVES == 1 || S::STAGES == 1, "barriers as they are");
   using Inputs = InputsOf<T, ROW, Params>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
@@ -302,7 +307,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
   clear(o);
   const auto rows = [&] {
     if constexpr (HALVES > 1)
-      return SharedRows<BR>{tiles.numbers};
+      return SharedRows<BR, HALVES>{tiles.numbers};
     else
       return OwnRows();
   }();

@@ -20,21 +20,25 @@ TANDEM_DEVICE int next_tile(int t, int end, const LeftOut& left_out) {
 // A key tile in the loop, and what a lane has of its pairs.
 template <typename S, typename Weights>
 struct KeyTile {
-  static constexpr int N = S::BC / 8;
-  int col0, stage;                        // its first key
+  static constexpr int N = S::BC / S::HALVES / 8;
+  int col0, stage;                        // col0: the first key of the warp
   bool edge;                              // some pairs are hidden by their position
   float s[S::MT][N][4], dp[S::MT][N][4];  // products, of which weigh() makes weights; dP
   typename Weights::State state;
 };
 
 // Calls use(tile) for each tile of keys in span that has weights. x: views q, k, v and d_o. row0:
-// the workgroup's first query.
+// the workgroup's first query. HALVES = 2: a warp and its neighbour own the same queries. Each
+// multiplies half of the keys, and use(tile, next) calls next() when all warps have left V.
 template <typename T, typename S, typename Weights, typename Views, typename Use>
 TANDEM_DEVICE void kv_loop(Weights& weights, const Views& x, int row0, const TandemTiles& span,
                            const Use& use) {
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC;
   const SharedArrays<S> tiles;
-  const int own = 16 * S::MT * Lane().warp;
+  constexpr int HALVES = S::HALVES;
+  static_assert(HALVES == 1 || S::STAGES == 1, "barriers as they are");
+  const int own = 16 * S::MT * (Lane().warp / HALVES),
+            key = HALVES > 1 ? Lane().warp % HALVES * (BC / HALVES) : 0;
   const SharedLeft<W, S::MT> q_at(tiles.q, own), o_at(tiles.d_o, own);
   const RowsReach<T, W> k_at(tiles.k, false), v_at(tiles.v, false);
   const auto left_out = [&](int t) { return weights.leaves_out(row0, t * BC); };
@@ -59,15 +63,25 @@ TANDEM_DEVICE void kv_loop(Weights& weights, const Views& x, int row0, const Tan
       commit();
     }
     KeyTile<S, Weights> tile;
-    tile.col0 = t * BC, tile.stage = stage;
+    tile.col0 = t * BC + key, tile.stage = stage;
     weights.begin(tile);
-    product_nt<W, T>(tile.s, q_at, k_at, stage * BC);
+    product_nt<W, T>(tile.s, q_at, k_at, stage * BC + key);
     tile.edge = t < span.full_begin || t >= span.full_end || weights.cuts_rows(row0);
     if (weights.weigh(tile)) {
-      product_nt<W, T>(tile.dp, o_at, v_at, stage * BC);
-      use(tile);
+      product_nt<W, T>(tile.dp, o_at, v_at, stage * BC + key);
+      if constexpr (HALVES > 1)
+        use(tile, [&] {
+          if (after < span.end) load_rows<W, BC, S::THREADS>(tiles.v, x.v, after * BC);
+          commit();
+        });
+      else
+        use(tile);
     }
-    if constexpr (S::STAGES > 1) {
+    if constexpr (HALVES > 1) {
+      __syncthreads();
+      if (after < span.end) load_rows<W, BC, S::THREADS>(tiles.k, x.k, after * BC);
+      commit();
+    } else if constexpr (S::STAGES > 1) {
       stage = 1 - stage;
     } else {
       __syncthreads();

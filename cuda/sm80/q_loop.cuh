@@ -52,14 +52,18 @@ TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
 // How the warps of a workgroup share a tile of keys, and a query tile that passes it.
 // HALVES = 2: two neighbouring warps own the same keys. Each multiplies half of the queries and
 // sums half of the features, and P and dS pass through shared memory.
-// SWAPS, with HALVES = 4: four warps own the same keys, and each two neighbours of them half of the
-// queries: one forms S and the other dP, and each exchanges 16 of its rows for 16 of the other's.
+// HALVES = 4: four warps own the same keys, and sum a fourth of the features each. With SWAPS, where
+// these are 32 keys, each two neighbours of them multiply half of the queries: one forms S and the
+// other dP, and each exchanges 16 of its rows for 16 of the other's. Of 16 keys each multiplies a
+// fourth of the queries.
 // SUMS_Q: dS also becomes d_q. With HALVES = 1 a warp then takes the queries of a tile TURN at a
 // time: 32, or 16 beside a bias (SOME) where it has 32 keys.
 template <typename T, int ROW, bool SOME, bool SUMS_Q>
 struct QLoopShape : MmaShape<ROW> {
   using S = MmaShape<ROW>;
-  static constexpr bool SWAPS = S::HALVES == 4;
+  static constexpr bool SWAPS = S::tile.swaps();
+  // Q and dO are in one stage, and are loaded apart (q_loop_apart()).
+  static constexpr bool LOADS_APART = S::HALVES == 4 && !SWAPS;
   static constexpr int TURN = SOME && S::MT > 1 ? 16 : 32;
   static constexpr int TURNS = SUMS_Q && S::HALVES == 1 ? S::BR / TURN : 1;
   // Of a warp in a turn: N blocks of 8 queries, WEIGHED blocks of 16 keys whose P and dS it forms;
@@ -217,6 +221,66 @@ TANDEM_DEVICE void take_queries(const WarpKeys<T, C>& keys, KeySums<C>& sums,
   d_q.add(keys.tiles, tile);
 }
 
+// The loop over the query tiles of `queries`, and what take_queries() does, with LOADS_APART: the
+// copy of the next Q is under the sums of d_v, and that of the next dO under the next S.
+template <typename T, typename C, typename Weights, typename Queries, typename LoadKeys>
+TANDEM_DEVICE void q_loop_apart(Queries& queries, const WarpKeys<T, C>& keys, KeySums<C>& sums,
+                                const Weights& weights, bool grad_k, bool grad_v,
+                                const LoadKeys& load_keys) {
+  constexpr int W = C::WIDTH, BR = C::BR;
+  static_assert(C::STAGES == 1 && C::TURNS == 1, "barriers as they are");
+  const SharedLeft<BR, C::MT> p_at(keys.tiles.p, keys.own), ds_at(keys.tiles.ds, keys.own);
+  const int from = keys.query;
+  load_keys();
+  queries.find();
+  if (queries.more()) {
+    queries.load_q(0);
+    queries.fetch_numbers();
+    queries.put_numbers(0);
+  }
+  commit();
+  if (queries.more()) queries.load_d_o(0);
+  commit();
+#pragma unroll 1
+  while (queries.more()) {
+    QueryTile tile = queries.tile(0);
+    wait<1>();  // Q
+    tile.far = __syncthreads_or(queries.far) != 0;
+    typename Weights::State state;
+    typename C::Block s, dp;
+    typename C::Operand p;
+    weights.begin(state, tile, from);
+    product_nt<W, T>(s, keys.k_at, keys.q_at, from);
+    weights.weigh(s, p, state, tile, from);
+    put_rows<BR>(keys.tiles.p, keys.weighed, from, p);
+    wait<0>();  // dO
+    __syncthreads();
+    if (grad_k) {
+      weights.apply_slope(s, state);
+      product_nt<W, T>(dp, keys.v_at, keys.o_at, from);
+      weights.differentiate(dp, s, state, tile, from);
+      pack_rows<T>(p, dp);
+      put_rows<BR>(keys.tiles.ds, keys.weighed, from, p);
+      __syncthreads();
+    }
+    queries.advance();
+    queries.find();
+    if (queries.more()) queries.fetch_numbers();
+    if (grad_k) product_nn<W, T, BR / 16>(sums.d_k, ds_at, keys.q_across, 0, keys.feature);
+    __syncthreads();  // all warps have left Q and the numbers
+    if (queries.more()) {
+      queries.load_q(0);
+      queries.put_numbers(0);
+    }
+    commit();
+    if (grad_v) product_nn<W, T, BR / 16>(sums.d_v, p_at, keys.o_across, 0, keys.feature);
+    __syncthreads();  // all warps have left dO and P
+    if (queries.more()) queries.load_d_o(0);
+    commit();
+  }
+  wait<0>();
+}
+
 // Stores d_k and d_v of a workgroup's keys, from row0 on.
 template <typename T, typename C>
 TANDEM_DEVICE void store_keys(const WarpKeys<T, C>& keys, const KeySums<C>& sums, float scale,
@@ -303,9 +367,15 @@ struct QueryStream {
     if constexpr (Weights::SOME)
       while (heads > 0 && !d_q.has_all() && weights.leaves_out(head(), t * C::BR, keys0)) advance();
   }
-  TANDEM_DEVICE void load(int stage) const {
+  TANDEM_DEVICE void load_q(int stage) const {
     load_rows<C::WIDTH, C::BR, C::THREADS>(tiles.q + stage * C::Q_TILE, q, t * C::BR);
+  }
+  TANDEM_DEVICE void load_d_o(int stage) const {
     load_rows<C::WIDTH, C::BR, C::THREADS>(tiles.d_o + stage * C::Q_TILE, d_o, t * C::BR);
+  }
+  TANDEM_DEVICE void load(int stage) const {
+    load_q(stage);
+    load_d_o(stage);
   }
   TANDEM_DEVICE void fetch_numbers() {
     const int i = t * C::BR + int(threadIdx.x);

@@ -33,39 +33,64 @@ struct Rows {
   }
 };
 
+// Starts copies of the CHUNKS chunks from FIRST on of COUNT rows of a head from row0 on, whose rows
+// are wide, with zeros outside of it. me: number of this thread, of THREADS.
+template <int D, int FIRST, int CHUNKS, int COUNT, int THREADS, typename T>
+TANDEM_DEVICE void copy_rows(uint to, const View<T>& m, int row0, int me) {
+  using R = Rows<D>;
+  constexpr int SIZE = int(sizeof(typename T::Element)), PER = 16 / SIZE;  // elements of a chunk
+  constexpr int ALL = COUNT * CHUNKS, EACH = (ALL + THREADS - 1) / THREADS;
+  // A thread loads the same chunk of each of its rows. The swizzle repeats every PERIOD steps.
+  static_assert(THREADS % CHUNKS == 0, "whole rows are copied");
+  constexpr int STEP = THREADS / CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
+  static_assert(STEP % 8 == 0 || 8 % STEP == 0, "whole periods");
+  static_assert(ALL % THREADS == 0 || ALL < THREADS,
+                "each thread copies as many, or some copy one");
+  const int row = me / CHUNKS, chunk = FIRST + me % CHUNKS;
+  if (ALL < THREADS && row >= COUNT) return;
+  const int left = m.rows - row0 - row, columns = m.width - PER * chunk;
+  const auto* from = m.base + (row0 + row) * m.s + PER * chunk;
+  if (columns > 0 && columns < PER) {
+#pragma unroll 1
+    for (int n = 0; n < EACH; ++n, from += STEP * m.s)
+      copy_chunk(to + R::at(row + n * STEP, chunk), n * STEP < left ? from : m.base,
+                 n * STEP < left ? SIZE * columns : 0);
+    return;
+  }
+  uint place[PERIOD];
+#pragma unroll
+  for (int n = 0; n < PERIOD; ++n)
+    place[n] = to + R::at(row + n * STEP, chunk) - uint(n * STEP * R::PITCH);
+  const int last = columns > 0 ? left : 0;
+#pragma unroll
+  for (int n = 0; n < EACH; ++n, from += STEP * m.s)
+    copy_chunk(place[n % PERIOD] + uint(n * STEP * R::PITCH), from, n * STEP < last);
+}
+
+constexpr int power_of_two_below(int n) {
+  int x = 1;
+  while (2 * x <= n) x *= 2;
+  return x;
+}
+// The same for all chunks from FIRST on, in pieces that divide the threads.
+template <int D, int FIRST, int COUNT, int THREADS, typename T>
+TANDEM_DEVICE void copy_pieces(uint to, const View<T>& m, int row0, int me) {
+  if constexpr (FIRST < Rows<D>::CHUNKS) {
+    constexpr int CHUNKS = power_of_two_below(Rows<D>::CHUNKS - FIRST);
+    copy_rows<D, FIRST, CHUNKS, COUNT, THREADS>(to, m, row0, me);
+    copy_pieces<D, FIRST + CHUNKS, COUNT, THREADS>(to, m, row0, me);
+  }
+}
+
 // Loads COUNT rows of a head from row0 on, with zeros outside of it, by THREADS threads, of which
 // this is the one numbered me. Where rows are wide, copies (cp.async) are in flight on return.
 template <int D, int COUNT, int THREADS, typename T>
 TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0, int me) {
   using R = Rows<D>;
   constexpr int SIZE = int(sizeof(typename T::Element)), PER = 16 / SIZE;  // elements of a chunk
-  constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
+  constexpr int CHUNKS = COUNT * R::CHUNKS;
   if (m.wide) {
-    // A thread loads the same chunk of each of its rows. The swizzle repeats every PERIOD steps.
-    static_assert(THREADS % R::CHUNKS == 0, "whole rows are copied");
-    constexpr int STEP = THREADS / R::CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
-    static_assert(STEP % 8 == 0 || 8 % STEP == 0, "whole periods");
-    static_assert(CHUNKS % THREADS == 0 || CHUNKS < THREADS,
-                  "each thread copies as many, or some copy one");
-    const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
-    if (CHUNKS < THREADS && row >= COUNT) return;
-    const int left = m.rows - row0 - row, columns = m.width - PER * chunk;
-    const auto* from = m.base + (row0 + row) * m.s + PER * chunk;
-    if (columns > 0 && columns < PER) {
-#pragma unroll 1
-      for (int n = 0; n < EACH; ++n, from += STEP * m.s)
-        copy_chunk(to + R::at(row + n * STEP, chunk), n * STEP < left ? from : m.base,
-                   n * STEP < left ? SIZE * columns : 0);
-      return;
-    }
-    uint place[PERIOD];
-#pragma unroll
-    for (int n = 0; n < PERIOD; ++n)
-      place[n] = to + R::at(row + n * STEP, chunk) - uint(n * STEP * R::PITCH);
-    const int last = columns > 0 ? left : 0;
-#pragma unroll
-    for (int n = 0; n < EACH; ++n, from += STEP * m.s)
-      copy_chunk(place[n % PERIOD] + uint(n * STEP * R::PITCH), from, n * STEP < last);
+    copy_pieces<D, 0, COUNT, THREADS>(to, m, row0, me);
   } else {
 #pragma unroll 1
     for (int at = me; at < CHUNKS; at += THREADS) {

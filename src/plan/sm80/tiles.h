@@ -20,6 +20,8 @@ struct AmpereTile {
   constexpr int owned() const { return owns_keys() ? bc : br; }
   constexpr int streamed() const { return owns_keys() ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
+  // In bwd_dkv and bwd_dkv_dq two of four warps that share 32 keys form S, and two dP.
+  constexpr bool swaps() const { return owns_keys() && halves == 4 && row_blocks() == 2; }
   constexpr int panels() const { return (width + 63) / 64; }  // of the dQ accumulator
 };
 
@@ -64,13 +66,14 @@ constexpr AmpereShared ampere_shared(const AmpereTile& t) {
     take(&at.numbers, t.stages * numbers);
     if (t.halves > 1 || t.stem == Stem::bwd_dkv_dq) take(&at.ds, pairs);
     if (t.halves > 1) take(&at.p, pairs);
-    if (t.halves > 2) take(&at.swap, 2 * pairs);
+    if (t.swaps()) take(&at.swap, 2 * pairs);
   } else {
     take(&at.q, queries);
     if (t.stem != Stem::fwd) take(&at.d_o, queries);
     take(&at.k, t.stages * keys), take(&at.v, t.stages * keys);
     if (t.stem == Stem::fwd && t.halves > 1)
       take(&at.p, pairs), take(&at.numbers, 4 * t.halves * t.br);
+    if (t.stem == Stem::bwd_dq && t.halves > 1) take(&at.ds, pairs);
   }
   return at;
 }
