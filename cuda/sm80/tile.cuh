@@ -67,7 +67,7 @@ TANDEM_DEVICE void copy_rows(uint to, const View<T>& m, int row0, int me) {
     copy_chunk(place[n % PERIOD] + uint(n * STEP * R::PITCH), from, n * STEP < last);
 }
 
-constexpr int power_of_two_below(int n) {
+constexpr TANDEM_DEVICE int power_of_two_below(int n) {
   int x = 1;
   while (2 * x <= n) x *= 2;
   return x;
