@@ -21,6 +21,7 @@ template <typename Block, typename Push>
 struct Params {
   Block block;
   Push push;
+  uint first_group;  // number of the launch's first workgroup: not 0 in slices of an execute
 };
 // Full kernels take all of them, and the element type, as run-time values.
 template <typename Spec, typename Block, typename Push>
@@ -30,6 +31,7 @@ struct FullParams {
   ExtraBlock extra;
   Features features;
   Spec spec;
+  uint first_group;  // as in Params
 };
 
 template <typename P>

@@ -315,9 +315,9 @@ struct Place {
 };
 
 // The place of this workgroup. False if it has none: the folded grid may have more workgroups than
-// there is work.
-TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
-  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+// there is work. first: the number of the launch's first workgroup, where it is a slice.
+TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place, uint first = 0) {
+  const uint index = first + blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= total) return false;
   place->tile = int(tiles - 1 - index % tiles);
   place->head = int(index / tiles % uint(heads));

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdDbiasBlock& u = params.block;
   const BwdDbiasPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.bias_heads, &at)) return;
+  if (!find_place(u.tiles, u.total, u.bias_heads, &at, params.first_group)) return;
   const int bias_batch = at.batch % u.bias_batch, split = at.batch / u.bias_batch;
   const int key_tiles = (u.seq_kv + S::N - 1) / S::N;
   const int tile0 = at.tile / key_tiles * S::M, col0 = at.tile % key_tiles * S::N;

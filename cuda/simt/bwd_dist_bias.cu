@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdDistBiasBlock& u = params.block;
   const BwdDistBiasPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int split = at.batch, t0 = at.tile * S::M;
   const int diagonal = t0 + int(threadIdx.x);  // each of the first M invocations has one
 

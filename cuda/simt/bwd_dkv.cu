@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at, params.first_group)) return;
   const int features = take_part<S, BLOCKS>(&at, u.seq_kv);
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = ((u.seq_kv + S::M - 1) / S::M - 1 - at.tile) * S::M;

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvDistBlock& u = params.block;
   const BwdDkvDistPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at, params.first_group)) return;
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int tile = int(u.tiles) - 1 - at.tile, row0 = tile * S::M;
   const bool grad_v = push.d_v != 0;

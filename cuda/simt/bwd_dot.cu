@@ -60,13 +60,14 @@ template <typename T>
 TANDEM_DEVICE void dot_plain(const BwdDotParams& params) {
   const BwdDotBlock& u = params.block;
   Place at;
-  if (find_place(u.tiles, u.total, u.heads_q, &at)) dot_rows<T>(u, params.push, at, u.seq_q, 0);
+  if (find_place(u.tiles, u.total, u.heads_q, &at, params.first_group))
+    dot_rows<T>(u, params.push, at, u.seq_q, 0);
 }
 
 TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
   const BwdDotBlock& u = params.block;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   int64_t first;
   const int length = entry_length(Lengths(params.spec.LENGTHS_Q), params.push.lengths_q, at.batch,
                                   u.seq_q, u.total_q, &first);

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;

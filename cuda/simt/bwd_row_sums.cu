@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdRowSumsBlock& u = params.block;
   const BwdRowSumsPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int row0 = at.tile * S::M;
   const Extra e = make_extra(params, at.batch);
   const Pair pair = make_pair(params, e, at.head);

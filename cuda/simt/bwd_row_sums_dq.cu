@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdRowSumsDqBlock& u = params.block;
   const BwdRowSumsDqPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int row0 = at.tile * S::M;
   const Extra e = make_extra(params, at.batch);
   const PairOf<T> pair = make_pair<T>(params, e, at.head);

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;

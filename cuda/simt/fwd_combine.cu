@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kCombineGroup)
   const FwdCombineBlock& u = params.block;
   const FwdCombinePush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int lanes = int(params.spec.LANES), slices = int(params.spec.SLICES);
   const int tid = int(threadIdx.x), slice = tid / lanes % slices, first = tid - slice * lanes;
   const int shares = (u.head_dim_v + 4 * lanes - 1) / (4 * lanes);  // of a row

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const FwdPush& push = params.push;
   const uint dtype = params.spec.DTYPE;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
   const Extra e = make_extra(params, at.batch);

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const FwdPush& push = params.push;
   const uint dtype = params.spec.DTYPE;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at, params.first_group)) return;
   const int features = take_part<S, BLOCKS>(&at, u.seq_q);
   const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;

@@ -125,9 +125,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   using S = MmaShape<ROW>;
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, STEPS = DbiasShape<S>::STEPS;
   const BwdDbiasBlock& u = params.block;
-  if (block_number() >= params.block.total) return;
+  if (params.first_group + block_number() >= params.block.total) return;
   const Lane me;
-  const DbiasPlace<S> place(params, block_number(), me);
+  const DbiasPlace<S> place(params, params.first_group + block_number(), me);
   const DbiasTiles<S> tiles;
   const Reach<W> k_at(tiles.k, false), v_at(tiles.v, false);
   const TileBias<S> bias(params, place);

@@ -14,9 +14,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dbias_full(const __grid_constant__ BwdDbiasFull params) {
   using S = MmaShape<ROW>;
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, STEPS = DbiasShape<S>::STEPS;
-  if (block_number() >= params.block.total) return;
+  if (params.first_group + block_number() >= params.block.total) return;
   const Lane me;
-  const DbiasPlace<S> place(params, block_number(), me);
+  const DbiasPlace<S> place(params, params.first_group + block_number(), me);
   const DbiasTiles<S> tiles;
   const Reach<W> k_at(tiles.k, false), v_at(tiles.v, false);
   const bool skip = params.features.SKIP != 0;

@@ -17,9 +17,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   using Inputs = F32Inputs<T, BwdDbiasFull>;
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC;
   static_assert(DbiasShape<S>::STEPS == 1, "registers for one block of a product");
-  if (block_number() >= params.block.total) return;
+  if (params.first_group + block_number() >= params.block.total) return;
   const Lane me;
-  const DbiasPlace<S> place(params, block_number(), me);
+  const DbiasPlace<S> place(params, params.first_group + block_number(), me);
   const DbiasTiles<S> tiles;
   const Reach32<W> k_at(tiles.k, false), v_at(tiles.v, false);
   const Exponent exponent(params.block.scale, true);

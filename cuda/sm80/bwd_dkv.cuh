@@ -26,7 +26,7 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
   const auto& push = params.push;
   const auto& io = tensors_of(params);
   Place at;
-  if (!find_keys<ROW>(u, &at)) return;
+  if (!find_keys<ROW>(params, &at)) return;
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * C::BC;
   const bool grad_k = Dq::SUMS || push.d_k != 0, grad_v = Dq::SUMS || push.d_v != 0;

@@ -27,7 +27,7 @@ constexpr int kDqRow = dq_row(ROW);
 template <typename T, int DQ_ROW>
 TANDEM_DEVICE void finish_with(const BwdDkvHeadFull& params) {
   const BwdDqBlock& u = params.dq.block;
-  const uint index = block_number() - params.block.total;
+  const uint index = params.first_group + block_number() - params.block.total;
   if (index < u.total) {
     // bwd_dq may have fewer threads than bwd_dkv. Barriers do not wait for threads that have ended.
     if (int(threadIdx.x) >= MmaShape<DQ_ROW>::THREADS) return;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
-  if (!find_keys<ROW>(u, &at)) {
+  if (!find_keys<ROW>(params, &at)) {
     finish_with<T, kDqRow<ROW>>(params);
     return;
   }

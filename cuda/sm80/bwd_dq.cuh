@@ -101,7 +101,7 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   Place at;
-  if (!find_queries<ROW>(u, &at)) return;
+  if (!find_queries<ROW>(params, &at)) return;
   const int kv_head = at.head / u.group, row0 = at.tile * S::BR;
   const Inputs in(params, at.batch);
   const DqViews<T> views{in.queries(push.q, u.q, at.head, u.head_dim, push.wide & 1u),

@@ -31,7 +31,7 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dq_full(const __grid_constant__ BwdDqFull params) {
   Place at;
-  if (find_queries<ROW>(params.block, &at)) form_d_q_full<T, ROW>(params, at);
+  if (find_queries<ROW>(params, &at)) form_d_q_full<T, ROW>(params, at);
 }
 
 }  // namespace sm80

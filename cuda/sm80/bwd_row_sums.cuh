@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdRowSumsBlock& u = params.block;
   const BwdRowSumsPush& push = params.push;
   Place at;
-  if (!find_queries<ROW>(u, &at)) return;
+  if (!find_queries<ROW>(params, &at)) return;
   const int row0 = at.tile * BR;
   const Extra e = make_extra(params, at.batch);
   const PairOf<T> p = make_pair<T>(params, e, at.head);

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   WholeWork work;
-  if (!find_whole(u, params.batch, params.sliced, &work)) return;
+  if (!find_whole(params, params.sliced, &work)) return;
   const Lane me;
   const uint tiles = shared_start(), p_tile = tiles + S::shared.p, ds_tile = tiles + S::shared.ds,
              out_tile = tiles + S::shared.out;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   if constexpr (S::SUMS)
     if (stores && params.sliced) {
       WholeWork again;
-      find_whole(u, params.batch, true, &again);
+      find_whole(params, true, &again);
       const BiasRows rows = bias_rows(again.slice, again.first.head);
 #pragma unroll
       for (int n = 0; n < S::BLOCKS; ++n)

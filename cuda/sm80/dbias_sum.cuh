@@ -190,7 +190,7 @@ TANDEM_DEVICE void store_sums(const BwdDbiasFull& params, const float (&sum)[STE
   constexpr int WARP_ROWS = S::WARPS / S::HALVES;
   const BwdDbiasBlock& u = params.block;
   const Lane me(thread_number());
-  const DbiasPlace<S> place(params, block_number(), me);
+  const DbiasPlace<S> place(params, params.first_group + block_number(), me);
   const Strides& s = u.d_bias;
   const int size = params.spec.D_BIAS == TANDEM_F32 ? 4 : 2;
   const int64_t first =

@@ -274,7 +274,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   Place at;
-  if (!find_queries<ROW>(u, &at)) return;
+  if (!find_queries<ROW>(params, &at)) return;
   const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;

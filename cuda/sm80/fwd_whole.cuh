@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   WholeWork work;
-  if (!find_whole(u, params.batch, params.sliced, &work)) return;
+  if (!find_whole(params, params.sliced, &work)) return;
   const Lane me;
   const uint tiles = shared_start();
   const int own = 16 * me.warp;

@@ -44,9 +44,9 @@ struct SharedArrays {
 // L2 meanwhile. The short tiles at the end balance the load.
 constexpr int64_t kSection = 32 << 20;
 template <typename Block>
-TANDEM_DEVICE bool find_balanced_place(const Block& u, int heads, int64_t streamed_bytes,
-                                       Place* place) {
-  const uint index = block_number();
+TANDEM_DEVICE bool find_balanced_place(const Block& u, uint first, int heads,
+                                       int64_t streamed_bytes, Place* place) {
+  const uint index = first + block_number();
   if (index >= u.total) return false;
   if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) {
     place->tile = int(u.tiles - 1 - index % u.tiles);
@@ -65,14 +65,16 @@ TANDEM_DEVICE bool find_balanced_place(const Block& u, int heads, int64_t stream
 }
 
 // For kernels that own query rows, and for those that own keys.
-template <int ROW, typename Block>
-TANDEM_DEVICE bool find_queries(const Block& u, Place* place) {
-  return find_balanced_place(u, u.heads_q, int64_t(u.seq_kv) * 4 * MmaShape<ROW>::WIDTH / u.group,
-                             place);
+template <int ROW, typename Params>
+TANDEM_DEVICE bool find_queries(const Params& params, Place* place) {
+  const auto& u = params.block;
+  return find_balanced_place(u, params.first_group, u.heads_q,
+                             int64_t(u.seq_kv) * 4 * MmaShape<ROW>::WIDTH / u.group, place);
 }
-template <int ROW, typename Block>
-TANDEM_DEVICE bool find_keys(const Block& u, Place* place) {
-  return find_balanced_place(u, u.heads_q / u.group,
+template <int ROW, typename Params>
+TANDEM_DEVICE bool find_keys(const Params& params, Place* place) {
+  const auto& u = params.block;
+  return find_balanced_place(u, params.first_group, u.heads_q / u.group,
                              int64_t(u.seq_q) * u.group * 4 * MmaShape<ROW>::WIDTH, place);
 }
 

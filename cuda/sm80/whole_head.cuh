@@ -45,9 +45,11 @@ struct WholeWork {
   WholePair first;
   int slice, count;
 };
-template <typename Block>
-TANDEM_DEVICE bool find_whole(const Block& u, int batch, bool sliced, WholeWork* work) {
-  const uint index = block_number();
+template <typename Params>
+TANDEM_DEVICE bool find_whole(const Params& params, bool sliced, WholeWork* work) {
+  const auto& u = params.block;
+  const int batch = params.batch;
+  const uint index = params.first_group + block_number();
   if (index >= u.total) return false;
   const int64_t pairs = sliced ? batch : int64_t(batch) * u.heads_q;
   work->slice = int(index % u.tiles);

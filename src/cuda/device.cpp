@@ -109,7 +109,9 @@ class CudaProgram final : public Program {
     for (const Step& step : steps_) {
       Slicing::Range range;
       if (slice && !slice->range(size_t(&step - steps_.data()), &range)) continue;
-      const cudaError_t error = step.record(on, a);
+      LaunchOn part = on;
+      if (slice && !range.whole) part.first_group = range.from, part.groups = range.to - range.from;
+      const cudaError_t error = step.record(part, a);
       if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
         return cudaGetLastError(),
                fail(TANDEM_ERROR_INVALID_ARGUMENT,
@@ -233,7 +235,7 @@ class CudaProgram final : public Program {
 
   // Adds an empty step, as each launch has one.
   Status add_nothing(const Launch& launch) {
-    steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
+    steps_.push_back({launch.stem, [](const LaunchOn&, const Addresses&) { return cudaSuccess; }});
     return Status();
   }
 
@@ -261,12 +263,12 @@ class CudaProgram final : public Program {
     TANDEM_TRY(start_wide.prepare(wide, with_, grid, launch.invocations(), shared));
     const Plan& plan = plan_;
     const Launch* const at = &launch;  // of plan_
-    steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
+    steps_.push_back({launch.stem, [=, &plan](const LaunchOn& to, const Addresses& a) {
                         P params = fixed;
                         set_push(plan, *at, a, &params.push);
                         const bool all = at->other_kernel >= 0 &&
                                          wide_inputs(params.block, wide_of(params.push));
-                        return (all ? start_wide : start_any)(&params, stream);
+                        return (all ? start_wide : start_any)(&params, to);
                       }});
     return Status();
   }

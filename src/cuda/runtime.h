@@ -6,6 +6,8 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "base/status.h"
 #include "cuda/function_of.h"
 #include "kernels/args.h"
@@ -91,8 +93,20 @@ class Current {
   bool pushed_ = false;
 };
 
+// Where a launch goes: a stream, and in a slice of an execute a range of the launch's workgroups.
+struct LaunchOn {
+  LaunchOn(cudaStream_t to) : stream(to) {}  // NOLINT: a stream alone takes all workgroups
+  operator cudaStream_t() const { return stream; }
+  cudaStream_t stream;
+  uint32_t first_group = 0, groups = 0;  // 0 groups: all
+};
 // Records one launch of a plan.
-using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
+using Recorder = Function<cudaError_t(const LaunchOn&, const Addresses&)>;
+
+template <typename P, typename = void>
+struct HasFirstGroup : std::false_type {};
+template <typename P>
+struct HasFirstGroup<P, std::void_t<decltype(P::first_group)>> : std::true_type {};
 
 // What launches on a device need.
 struct Launching {
@@ -108,11 +122,20 @@ class Launcher {
   // capture, where loading is not allowed.
   Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
   void set_grid(dim3 grid) { grid_ = grid; }
-  cudaError_t operator()(P* params, cudaStream_t stream) const {
+  cudaError_t operator()(P* params, const LaunchOn& on) const {
     void* arguments[] = {params};
+    dim3 grid = grid_;
+    if (on.groups > 0) {
+      // Kernels that are cut number their workgroups from first_group on.
+      if constexpr (HasFirstGroup<P>::value)
+        params->first_group = on.first_group;
+      else
+        return cudaErrorInvalidValue;
+      grid = dim3(on.groups);
+    }
     // The runtime numbers errors as the driver does.
-    return static_cast<cudaError_t>(launch_(function_, grid_.x, grid_.y, 1, threads_, 1, 1, shared_,
-                                            stream, arguments, nullptr));
+    return static_cast<cudaError_t>(launch_(function_, grid.x, grid.y, 1, threads_, 1, 1, shared_,
+                                            on.stream, arguments, nullptr));
   }
 
  private:

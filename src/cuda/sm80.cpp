@@ -39,10 +39,10 @@ Status record(LookUp<cuda::sm80::FwdWholeFull> find, const Plan& plan, const Lau
   fixed.block = fwd_block(plan, launch), fixed.spec = fwd_spec(plan, launch);
   fixed.extra = extra_block(plan.problem), fixed.features = features_of(plan.problem);
   fixed.batch = int(plan.problem.batch), fixed.sliced = sm80_slices_batch(plan.problem);
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     cuda::sm80::FwdWholeFull params = fixed;
     params.push = fwd_push(plan, launch, a);
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }
@@ -63,7 +63,7 @@ Status record(LookUp<cuda::sm80::BwdWholeFull> find, const Plan& plan, const Lau
     fixed.block.d_bias = {p.heads_q * head, head, pitch, 1};
     fixed.spec.D_BIAS = TANDEM_F32;
   }
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     const Problem& problem = plan.problem;
     cuda::sm80::BwdWholeFull params = fixed;
     params.push = bwd_dq_push(plan, launch, a);
@@ -72,7 +72,7 @@ Status record(LookUp<cuda::sm80::BwdWholeFull> find, const Plan& plan, const Lau
     params.d_k_at = problem.wants(TANDEM_GRAD_K) ? kv.d_k : 0;
     params.d_v_at = problem.wants(TANDEM_GRAD_V) ? kv.d_v : 0;
     params.wide_kv = kv.wide >> 4 & 3u;
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }
@@ -91,7 +91,7 @@ Status record(LookUp<cuda::sm80::BwdDkvDqInputs> find, const Plan& plan, const L
     fixed.d_bias = p.d_bias;
     fixed.d_bias_type = uint32_t(p.d_bias_dtype);
   }
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     const Problem& problem = plan.problem;
     cuda::sm80::BwdDkvDqInputs params = fixed;
     params.push = bwd_dkv_push(plan, launch, a);
@@ -102,7 +102,7 @@ Status record(LookUp<cuda::sm80::BwdDkvDqInputs> find, const Plan& plan, const L
     // Without the accumulator, or with counts, the kernel stores d_q.
     if (!a.d_q_accum || a.d_q_counts)
       params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, problem.d_q, a.d_q, a.d_q_counts};
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }
@@ -114,13 +114,13 @@ Status record(LookUp<cuda::sm80::BwdDkvDqParams> find, const Plan& plan, const L
   TANDEM_TRY(
       prepare_launch(find(plan.problem.dtype, kernel_choice(launch), true), launch, with, &start));
   const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
     cuda::sm80::BwdDkvDqParams params{
         block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
     if (a.d_q_counts)
       params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q, a.d_q_counts};
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }
@@ -155,12 +155,12 @@ Status record(LookUp<cuda::sm80::BwdDkvHeadFull> find, const Plan& plan, const L
     TANDEM_TRY(start.prepare(kernel, with, dim3(total), launch.invocations(),
                              std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
   }
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     cuda::sm80::BwdDkvHeadFull params = fixed;
     params.push = bwd_dkv_push(plan, launch, a);
     if (dq) params.dq.push = bwd_dq_push(plan, *dq, a);
     if (head) params.head.push = bwd_head_sums_push(plan, *head, a);
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }
@@ -172,10 +172,10 @@ Status record(LookUp<cuda::sm80::BwdDqCastParams> find, const Plan& plan, const 
   TANDEM_TRY(
       prepare_launch(find(plan.problem.dtype, kernel_choice(launch), true), launch, with, &start));
   const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);
-  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     const bool wide = (bwd_dq_push(plan, launch, a).wide & 16u) != 0;
     cuda::sm80::BwdDqCastParams params{block, bwd_dq_cast_push(plan, launch, a), wide};
-    return start(&params, stream);
+    return start(&params, on);
   };
   return Status();
 }

@@ -102,6 +102,35 @@ double numbers_of(const Plan& plan, const Launch& l) {
   }
 }
 
+// Whether the kernel of a CUDA launch numbers its workgroups from first_group on (cuda/kernels.h).
+// What is not here has little work, or strides over its grid.
+bool is_cut_on_cuda(const Launch& l) {
+  if (l.as<Sm90Launch>() || uint64_t(l.groups_x) * l.groups_y < l.total) return false;
+  switch (l.stem) {
+    case Stem::fwd:
+    case Stem::fwd_combine:
+    case Stem::bwd_row_sums:
+    case Stem::bwd_row_sums_dq:
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_dist:
+    case Stem::bwd_dkv_dq:
+    case Stem::bwd_dq:
+    case Stem::bwd_dbias:
+    case Stem::bwd_dist_bias:
+      return true;
+    case Stem::bwd_dot:
+      return !l.has(trait::zeroes);
+    default:
+      return false;
+  }
+}
+
+// Whether a launch is of workgroups that take several whole heads (cuda.sm80).
+bool takes_whole_heads(const Launch& l) {
+  const Sm80Launch* own = l.as<Sm80Launch>();
+  return own && own->tile().table == TileTable::ampere_whole_heads;
+}
+
 }  // namespace
 
 double Slicing::Work::of(uint32_t n) const {
@@ -142,13 +171,19 @@ Slicing::Slicing(const Plan& plan) {
       w.each = s.longest * ops, w.of_run = std::max(s.head * l.feature_parts * ops, w.each);
       const double heads = double(p.batch) * double(owns_keys(l.stem) ? p.heads_kv : p.heads_q);
       all = l.total > 0 ? w.of_run * (double(l.total) / w.run) : w.of_run * heads;  // 0: the CPU
+      if (takes_whole_heads(l)) {
+        all = s.head * ops * heads;
+        w.run = 1, w.each = w.of_run = all / std::max(1u, l.total);
+      }
     } else {
       all = kOfNumber * numbers_of(plan, l);
       w.each = w.of_run = all / std::max(1u, w.groups);
     }
-    if (l.groups_y > 1) w.grain = least_width(l);
-    const bool cut = plan.backend == Backend::vulkan && w.grain <= l.groups_x / 4 + 1 &&
-                     !l.of<MatrixLaunch>().sums_d_bias;
+    if (plan.backend == Backend::vulkan && l.groups_y > 1) w.grain = least_width(l);
+    const bool cut = plan.backend == Backend::cuda
+                         ? is_cut_on_cuda(l)
+                         : plan.backend == Backend::vulkan && w.grain <= l.groups_x / 4 + 1 &&
+                               !l.of<MatrixLaunch>().sums_d_bias;
     if (!cut) w.groups = w.run = w.grain = 1, w.each = w.of_run = all;
     if (plan.backend == Backend::cpu && !works_.empty()) {
       works_.back().last = n;

@@ -120,7 +120,7 @@ TEST_CASE("slices: a workgroup is the least, and sizes() returns its work") {
   CHECK(least.largest == doctest::Approx(4.0 * 64 * fwd.tile.br * 1024 / fwd.splits));
 }
 
-TEST_CASE("slices: CUDA cuts between kernels, the CPU does not cut") {
+TEST_CASE("slices: CUDA cuts kernels of simt and sm80, and between those of sm90") {
   const char* line = "bwd f16 b2 hq16 sq2048 d128 slices";
   const Plan cuda = plan_of(line, "h100_cuda");
   const Slicing::Sizes borders = Slicing(cuda).sizes(1);
@@ -128,6 +128,23 @@ TEST_CASE("slices: CUDA cuts between kernels, the CPU does not cut") {
   for (const Launch& l : cuda.launches) launches += !l.joins();
   CHECK(borders.count == launches);
   CHECK(borders.largest > borders.whole / 2);
+  for (const char* path : {"cuda.simt", "cuda.sm80"})
+    for (const char* kind : {"fwd f16", "bwd f16", "fwd f32", "bwd f32"}) {
+      CAPTURE(path);
+      CAPTURE(kind);
+      Caps caps = caps_of("h100_cuda");
+      caps.disabled.push_back("cuda.sm90");
+      if (path == std::string("cuda.simt")) caps.disabled.push_back("cuda.sm80");
+      const Plan plan = plan_of(std::string(kind) + " b2 hq16 sq4096 d128 slices", caps);
+      const Slicing::Sizes sizes = Slicing(plan).sizes(Slicing(plan).sizes(1).whole / 8);
+      // bwd_dot, which also zeroes, and the cast of d_q are whole, but small.
+      CHECK(sizes.largest <= sizes.whole / 8 * 1.0001);
+      CHECK(sizes.count >= 8);
+    }
+}
+
+TEST_CASE("slices: the CPU does not cut") {
+  const char* line = "bwd f16 b2 hq16 sq2048 d128 slices";
   Caps cpu;
   cpu.threads = 4;
   CHECK(Slicing(plan_of(line, cpu)).sizes(1).count == 1);

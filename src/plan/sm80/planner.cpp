@@ -265,7 +265,8 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     if (l.has(trait::tf32))
       if (Launch* dot = find_launch(launches, Stem::bwd_dot)) dot->as<SimtLaunch>()->tf32 = true;
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
-  if (!dkv || dkv->row().tiles != TileTable::ampere_full) return;
+  // In slices a launch is cut between its workgroups, and has those of one kernel.
+  if (!dkv || dkv->row().tiles != TileTable::ampere_full || p.slices) return;
   uint64_t total = dkv->total;
   const auto join_if_possible = [&](Launch* l) {
     if (total + l->total > caps.max_groups_x) return;
