@@ -14,7 +14,7 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dbias_inputs(const __grid_constant__ BwdDbiasFull params) {
   using S = MmaShape<ROW>;
-  using Inputs = F32Inputs<T, BwdDbiasFull>;
+  using Inputs = SimpleInputs<T, BwdDbiasFull>;
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC;
   static_assert(DbiasShape<S>::STEPS == 1, "registers for one block of a product");
   if (params.first_group + block_number() >= params.block.total) return;

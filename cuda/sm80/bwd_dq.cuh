@@ -33,7 +33,6 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
   // HALVES = 2: a warp and its neighbour own the same rows. Each sums half of the features, and dS
   // passes through shared memory.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
-  static_assert(HALVES == 1 || !Weights::SOME, "weights may leave out tiles, and store dS");
   const BwdDqBlock& u = params.block;
   const Lane me;
   const SharedArrays<S> tiles;
@@ -68,7 +67,7 @@ TANDEM_DEVICE void form_d_q(const Params& params, const Place& at, Weights& weig
 #pragma unroll
         for (int r = 0; r < 2 * MT; ++r)
 #pragma unroll
-          for (int n = 0; n < BC / 8; ++n)
+          for (int n = 0; n < tile.N; ++n)
             d_bias.put(row + 8 * r, tile.col0 + 8 * n + 2 * me.t, tile.dp[r / 2][n][2 * (r % 2)],
                        tile.dp[r / 2][n][2 * (r % 2) + 1]);
       }

@@ -238,16 +238,21 @@ TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (
         if (l > 0.f) {
           divisor[r][h] = l;
           if (sink) {
-            const float x = __ldg(sink), top = fmaxf(m, x);
-            factor[r][h] = expf(m - top);
+            const float x = __ldg(sink), top = fmaxf(m, x), keep = expf(m - top);
+            // Weights are relative to a rounded origin, but with f32.
+            factor[r][h] = kIsF32<T> ? keep : keep * expf(-off);
             divisor[r][h] = fmaf(l, factor[r][h], expf(x - top));
           }
+          if (!kIsF32<T>) divisor[r][h] = __fdiv_rn(1.f, divisor[r][h]);
         }
-        if (lse && me.t == 0 && i < u.seq_q) {
+        if (lse && half == 0 && me.t == 0 && i < u.seq_q) {
           if (u.splits > 1 && l > 0.f)
-            put_part_lse(lse, lse0 + i, m, logf(l));
+            put_part_lse(lse, lse0 + i, m, logf(l) - off);
+          else if (!kIsF32<T> && l > 0.f && !sink)
+            lse[lse0 + i] = m + (logf(l) - off);
           else
-            lse[lse0 + i] = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
+            lse[lse0 + i] =
+                l > 0.f ? joined_lse(sink, m, kIsF32<T> ? l : l * expf(-off)) : minus_infinity();
         }
         continue;
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What fwd, bwd_dkv, bwd_dq and bwd_dkv_dq have to know of a problem's optional inputs: where the
 // rows of a batch entry lie, and what changes its scores. NoInputs is for problems without any.
-// F32Inputs is for f32 problems whose softmax has a dense bias, a keep mask, lengths or a sink.
+// SimpleInputs is for softmax with a dense bias, a keep mask, lengths or a sink.
 #ifndef TANDEM_CUDA_SM80_INPUTS_CUH
 #define TANDEM_CUDA_SM80_INPUTS_CUH
 #include "../parts/pair.cuh"
@@ -49,10 +49,10 @@ struct BiasBlock {
 };
 
 template <typename T, typename Params>
-struct F32Inputs {
+struct SimpleInputs {
   static constexpr bool SOME = true;
   Extra e;
-  TANDEM_DEVICE F32Inputs(const Params& params, int batch) : e(make_extra(params, batch)) {}
+  TANDEM_DEVICE SimpleInputs(const Params& params, int batch) : e(make_extra(params, batch)) {}
   TANDEM_DEVICE int seq_q() const { return e.seq_q; }
   TANDEM_DEVICE int seq_kv() const { return e.seq_kv; }
   TANDEM_DEVICE TandemBand band() const { return e.band; }
@@ -189,9 +189,8 @@ struct F32Inputs {
 
 // The inputs that the kernels of a row of src/plan/sm80/tiles.inc take.
 template <typename T, int ROW, typename Params>
-using InputsOf =
-    typename std::conditional<MmaShape<ROW>::tile.table == TileTable::ampere_f32_inputs,
-                              F32Inputs<T, Params>, NoInputs<T, Params>>::type;
+using InputsOf = typename std::conditional<MmaShape<ROW>::tile.table == TileTable::ampere_inputs,
+                                           SimpleInputs<T, Params>, NoInputs<T, Params>>::type;
 
 }  // namespace sm80
 }  // namespace cuda

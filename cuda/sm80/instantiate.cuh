@@ -37,7 +37,7 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, const KernelChoice& o
     case TANDEM_BF16:
       return select_row<Family, BF16>(of.row);
     default:
-      if constexpr (Family::kTable == TileTable::ampere_f32_inputs)
+      if constexpr (Family::kTable == TileTable::ampere_inputs)
         return select_row<Family, F32>(of.row);
       else if constexpr (Family::kTable != TileTable::ampere_plain)
         return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Weights of softmax and dS = P (dP - delta) in accumulators, for the Q loop (q_loop.cuh) and the
-// KV loop (kv_loop.cuh). Problems have no optional inputs, or those of F32Inputs.
+// KV loop (kv_loop.cuh). Problems have no optional inputs, or those of SimpleInputs.
 #ifndef TANDEM_CUDA_SM80_WEIGHTS_CUH
 #define TANDEM_CUDA_SM80_WEIGHTS_CUH
 #include "inputs.cuh"
@@ -34,7 +34,7 @@ struct SoftmaxColumns {
         in(in),
         first(-in.band().off - in.band().right),
         last(in.band().left - in.band().off),
-        e(params.block.scale, kIsF32<T>),
+        e(params.block.scale, kIsF32<T> || SOME),
         tiles(tiles),
         row(row) {}
   TANDEM_DEVICE int seq_q() const { return in.seq_q(); }
@@ -107,7 +107,7 @@ struct SoftmaxRows {
   static constexpr int MT = S::MT;
   using Tile = KeyTile<S, SoftmaxRows>;
   struct State {
-    BiasBlock<MT, S::BC / 8> bias;
+    BiasBlock<MT, S::BC / S::HALVES / 8> bias;
   };
   const Params& params;
   const Inputs& in;
@@ -125,7 +125,7 @@ struct SoftmaxRows {
         in(in),
         first(in.band().off - in.band().left),
         last(in.band().off + in.band().right),
-        e(params.block.scale, kIsF32<T>),
+        e(params.block.scale, kIsF32<T> || SOME),
         head(head),
         row(row),
         rows0(rows0),

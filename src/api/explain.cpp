@@ -179,7 +179,7 @@ String explain(const Problem& problem, const Caps& caps) {
             takes.empty() ? "" : ", ", takes.c_str());
   if (const String slow = find_slow(plan, caps).sentence; !slow.empty()) s += "  " + slow + "\n";
   if (plan.problem.heads_q != problem.heads_q)
-    s += text("  one query a head: the %d heads that share keys are rows of one tile\n",
+    s += text("  few queries a head: the %d heads that share keys are rows of one tile\n",
               int(problem.group()));
   const String narrow = narrow_inputs(plan.problem, plan.wide_elements());
   if (plan.backend != Backend::cpu && !narrow.empty())

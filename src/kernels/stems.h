@@ -27,7 +27,7 @@ enum class TileTable : uint8_t {
   ampere_plain,
   ampere_full,
   ampere_whole_heads,
-  ampere_f32_inputs,
+  ampere_inputs,
   hopper_fwd,
   hopper_bwd,
   hopper_row,
@@ -36,7 +36,7 @@ enum class TileTable : uint8_t {
 };
 
 constexpr bool is_ampere(TileTable table) {
-  return table >= TileTable::ampere_plain && table <= TileTable::ampere_f32_inputs;
+  return table >= TileTable::ampere_plain && table <= TileTable::ampere_inputs;
 }
 
 // The operations of TANDEM_MERGE and TANDEM_MERGE_BACKWARD.

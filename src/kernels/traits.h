@@ -16,8 +16,9 @@ constexpr uint32_t fixed = 1u << 2;   // other inputs than those of its column a
 constexpr uint32_t zeroes = 1u << 3;  // bwd_dot: zeroes what the next kernel adds to, as well
 constexpr uint32_t fast = 1u << 4;    // bwd_dot: o and d_o at multiples of 16 bytes
 // cuda.sm80.
-constexpr uint32_t tf32 = 1u << 5;  // f32 operands are rounded to TF32
-constexpr uint32_t mma = 1u << 28;  // bwd_dbias: on tensor cores, unlike simt's
+constexpr uint32_t tf32 = 1u << 5;       // f32 operands are rounded to TF32
+constexpr uint32_t mma = 1u << 28;       // bwd_dbias: on tensor cores, unlike simt's
+constexpr uint32_t over_256 = 1u << 29;  // heads over 256 of 16 bits, beside some optional inputs
 // vulkan.coopmat2 and coopmat.
 constexpr uint32_t redo = 1u << 6;    // fwd: only rows for which matrices do not suffice
 constexpr uint32_t k2 = 1u << 7;      // operands are twice as deep as accumulators are wide

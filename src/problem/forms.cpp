@@ -48,21 +48,28 @@ String Problem::extras(uint32_t but) const {
   return s;
 }
 
+// Heads of more queries have tiles of their own that are full enough.
+constexpr int64_t kMostPackedQueries = 16;
+
 Problem Problem::with_heads_as_rows(bool sinks) const {
-  const int64_t rows = heads_kv == 0 ? 0 : group();
+  const int64_t rows = heads_kv == 0 ? 0 : group() * seq_q;
   const bool sees_first = band.left == TANDEM_BAND_OPEN;
   const bool sees_last = band.right == TANDEM_BAND_OPEN ||
                          (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
-                                                      : bottom_right && band.right >= 0);
+                                                      : bottom_right && band.right >= seq_q - 1);
   uint32_t others = inputs() & ~uint32_t(kHasSoftcap | kHasLengths);
-  if (sinks && sinks_batch == 1) others &= ~uint32_t(kHasSink);
-  if (backward || max_logit_batch > 0 || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT ||
-      lengths_q != Lengths::full || !sees_first || !sees_last || others != 0)
+  if (sinks && sinks_batch == 1 && seq_q == 1) others &= ~uint32_t(kHasSink);
+  // Queries of a head, and then those of the next one, must be equally far apart.
+  const auto follow = [&](const Strides& t) { return seq_q == 1 || t.h == seq_q * t.s; };
+  const int64_t most = batch_invariant ? 1 : kMostPackedQueries;
+  if (backward || max_logit_batch > 0 || seq_q > most || rows <= seq_q || rows > TANDEM_SEQ_LIMIT ||
+      lengths_q != Lengths::full || !sees_first || !sees_last || others != 0 || !follow(q) ||
+      !follow(o))
     return *this;
   Problem p = *this;
   for (Strides* t : {&p.q, &p.o}) {
-    t->s = t->h;
-    if (heads_kv > 1) t->h *= rows;  // within the tensor, so no overflow
+    if (seq_q == 1) t->s = t->h;
+    if (heads_kv > 1) t->h *= group();  // within the tensor, so no overflow
   }
   p.heads_q = heads_kv;
   p.seq_q = rows;

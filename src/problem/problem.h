@@ -174,10 +174,11 @@ struct Problem {
     const double usual = 1 / std::sqrt(double(head_dim));
     return dtype == TANDEM_F64 && scale == float(usual) ? usual : double(scale);
   }
-  // Forward with one query a head, as in decoding: the same problem with the heads that share keys
-  // and values as rows of one head, so that one tile has them all and reads their keys once.
-  // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
-  // query does not see every key. sinks: a row may have a sink of its own.
+  // Forward with one query a head, as in decoding, or a few: the same problem with the heads that
+  // share keys and values as rows of one head, so that one tile has them all and reads their keys
+  // once. Returns the problem itself if that differs: if optional inputs distinguish heads, if a
+  // query does not see every key, or if the queries of a head are not as far apart as those of two
+  // heads. sinks: a row may have a sink of its own, where there is one query.
   Problem with_heads_as_rows(bool sinks = false) const;
   // Batch-invariant: the problem of fixed sizes whose path and tiles this one takes. It differs in
   // all that the bits of a row may not depend on: sizes but those of heads, masks, layouts, limits.

@@ -37,6 +37,13 @@ TEST_CASE("ratio: heads over 256, few queries" * doctest::skip(!at_least(Tier::c
 TEST_CASE("ratio: heads over 256 with every input" * doctest::skip(!at_least(Tier::ci))) {
   check_lines({"bwd bf16 b2 hq2 hk1 sq70 sk80 d512 dv512 q_padded kv_padded",
                "bwd f16 b3 hq2 hk1 sq70 sk80 d320 dv320 q_packed=150 kv_packed=170 causal_top_left",
+               "bwd f16 b2 hq4 hk1 sq70 sk130 d576 dv512 kv_padded causal_bottom_right sink "
+               "grads=qkvs",
+               "bwd bf16 b2 hq2 hk1 sq70 sk130 d384 dv384 keep:2x2x70 left=40",
+               "bwd f16 b2 hq2 hk2 sq70 sk72 d512 dv512 keep:1x1x1 bias:f32:1x2x70 d_bias:f32 "
+               "grads=qkvb",
+               "fwd bf16 b2 hq4 hk2 sq9 sk700 d512 dv512 kv_padded bias:bf16:1x4x9 splits=3",
+               "fwd f16 b2 hq8 hk1 sq3 sk500 d576 dv512 kv_padded sink scale=1e-4",
                "bwd bf16 b2 hq2 hk2 sq40 sk72 d512 dv512 bias:bf16:2x2x40 d_bias:f32 grads=qkvb",
                "bwd f16 b2 hq2 hk1 sq40 sk72 d320 dv512 keep:2x1x40 softcap=5 sink grads=qkvs",
                "bwd f16 b1 hq2 hk1 sq70 sk72 d512 dv300 alibi dropout=0.25 grads=qkva",

@@ -38,7 +38,7 @@ bool is_of(const KernelRow& row, const Launch& l) {
     case TileTable::ampere_plain:
     case TileTable::ampere_full:
     case TileTable::ampere_whole_heads:
-    case TileTable::ampere_f32_inputs:
+    case TileTable::ampere_inputs:
       return among(kAmpereTiles);
     case TileTable::hopper_fwd:
       return among(kFwdTiles);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
@@ -119,7 +120,14 @@ TEST_CASE(
   CHECK(plan_of("fwd f16 hq32 hk8 sq1 sk5000 d64 sink", without).problem.seq_q == 4);
   CHECK(rows("", "cpu") == 1);
   CHECK(plan_of("bwd f16 hq32 hk8 sq1 sk5000 d64").problem.seq_q == 1);
-  CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64").problem.seq_q == 2);
+  // A few queries: those of two heads are as far apart as those of one, and see every key.
+  CHECK(plan_of("fwd f16 b3 hq32 hk8 sq2 sk5000 d64").problem.seq_q == 8);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq3 sk5000 d64 right=2 bottom_right kv_padded").problem.seq_q ==
+        12);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq3 sk5000 d64 right=1 bottom_right").problem.seq_q == 3);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64 layout=bshd").problem.seq_q == 2);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64 sink").problem.seq_q == 2);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq17 sk5000 d64").problem.seq_q == 17);
   CHECK(plan_of("fwd f16 hq8 hk8 sq1 sk5000 d64").problem.seq_q == 1);
   CHECK(plan_of("fwd f16 hq0 hk0 sq1 sk5000 d64").problem.heads_q == 0);
   const auto says = [](const char* line) {
@@ -212,8 +220,8 @@ TEST_CASE("the workgroups of splits visit each key tile of each query tile exact
               empty += t.begin == t.end;
               for (int n = t.begin; n < t.end; ++n) ++visits[{part / block.splits, head, tile, n}];
             }
-            const bool one = std::string(sizes) == "sq1 sk5000";
-            CHECK(block.heads_q * block.seq_q == 4 * (one ? 1 : plan.problem.seq_q));
+            const int queries = std::atoi(sizes + 2);  // behind "sq"
+            CHECK(block.heads_q * block.seq_q == 4 * queries);
             long expected = 0;
             for (int tile = 0; tile < int(block.tiles); ++tile)
               expected += 3 * block.heads_q * (seen(tile).end - seen(tile).begin);

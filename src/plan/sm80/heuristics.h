@@ -65,7 +65,7 @@ inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile&
   if (t.stem == Stem::bwd_dbias)
     return in_force(caps, sm80_rule::dbias_tiles) && sm80_is_better_for_dbias(p, cores, t, best);
   // All keys of a head in one workgroup, which then stores d_q.
-  if (t.table == TileTable::ampere_f32_inputs && t.stem == Stem::bwd_dkv_dq)
+  if (t.table == TileTable::ampere_inputs && t.stem == Stem::bwd_dkv_dq)
     return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
            p.seq_kv <= t.bc;
   // More tiles of keys in flight.

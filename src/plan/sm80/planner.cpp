@@ -18,7 +18,9 @@ int sm80_kernel(Stem stem, const Problem& p, bool whole = false) {
     const KernelRow& row = kKernels[n];
     if (row.path_id == PathId::cuda_sm80 && row.stem == stem && is_ampere(row.tiles) &&
         (row.tiles == TileTable::ampere_whole_heads) == whole &&
-        (row.traits & ~(trait::mma | (p.tf32 ? trait::tf32 : trait::none))) == 0 &&
+        (row.traits & ~(trait::mma | trait::over_256 | (p.tf32 ? trait::tf32 : trait::none))) ==
+            0 &&
+        (!row.has(trait::over_256) || std::max(p.head_dim, p.head_dim_v) > kWholeFeatures) &&
         has_dtype(row.dtypes, p.dtype) && row.takes(p.inputs()))
       return n;
   }
@@ -139,7 +141,7 @@ bool Sm80Planner::can_fuse() const {
 // Whether a workgroup of bwd_dkv_dq has all keys of a head, and stores d_q.
 bool Sm80Planner::is_alone() const {
   const int row = choice_ == Choice::fused ? rows_[size_t(Stem::bwd_dkv_dq)] : -1;
-  return row >= 0 && kAmpereTiles[row].table == TileTable::ampere_f32_inputs &&
+  return row >= 0 && kAmpereTiles[row].table == TileTable::ampere_inputs &&
          p.seq_kv <= kAmpereTiles[row].bc;
 }
 
@@ -229,7 +231,7 @@ void Sm80Planner::form(Launch* launch) const {
   launch->shared_bytes = shared_bytes(t);
   if (whole) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
   if (launch->stem == Stem::bwd_dq ||
-      (launch->stem == Stem::bwd_dkv_dq && t.table == TileTable::ampere_f32_inputs))
+      (launch->stem == Stem::bwd_dkv_dq && t.table == TileTable::ampere_inputs))
     launch->stores_d_bias = stores_ds();
 }
 

@@ -90,18 +90,19 @@ constexpr AmpereTile kAmpereTiles[] = {
   {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, TileTable::ampere_plain, \
    4},
 #define TANDEM_AMPERE_INPUTS(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
-  {#name,                                                                                    \
-   Stem::stem,                                                                               \
-   width,                                                                                    \
-   Br,                                                                                       \
-   Bc,                                                                                       \
-   warps,                                                                                    \
-   stages,                                                                                   \
-   halves,                                                                                   \
-   held,                                                                                     \
-   groups,                                                                                   \
-   TileTable::ampere_f32_inputs,                                                             \
-   4},
+  {                                                                                          \
+      #name,                                                                                 \
+      Stem::stem,                                                                            \
+      width,                                                                                 \
+      Br,                                                                                    \
+      Bc,                                                                                    \
+      warps,                                                                                 \
+      stages,                                                                                \
+      halves,                                                                                \
+      held,                                                                                  \
+      groups,                                                                                \
+      TileTable::ampere_inputs,                                                              \
+      4},
 #include "plan/sm80/tiles.inc"
 };
 constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));
