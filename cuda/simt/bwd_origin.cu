@@ -20,7 +20,7 @@ constexpr int kOriginRows = 4, kOriginWarps = kLineGroup / 32;
 // Shared memory: features of q and d_o of the present rows, partial sums of the warps, and which
 // rows are far, as bits. top and below: of take_whole(), for the first thread alone.
 struct OriginMemory {
-  float4 q[kOriginRows][64], d_o[kOriginRows][64];
+  float4 q[kOriginRows][kHeadQuads], d_o[kOriginRows][kHeadQuads];
   float parts[kOriginWarps][kOriginRows];
   float top[kOriginRows], below[kOriginRows];
   uint far[kOriginWarps];
@@ -71,8 +71,9 @@ TANDEM_DEVICE double add_product(float x, float y, double sum) {
 // of product_nt(), for the same bits; or double, as no order is that of matrix hardware. Then the
 // results differ by the roundings of that hardware's sums alone. Or Magnitude.
 template <typename Sum, typename T>
-TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4], const float4 (&rows)[kOriginRows][64],
-                            const View<T>& keys, int j, bool tf32) {
+TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4],
+                            const float4 (&rows)[kOriginRows][kHeadQuads], const View<T>& keys,
+                            int j, bool tf32) {
   Sum x[kOriginRows][4] = {};
 #pragma unroll 1
   for (int col = 0; col < keys.width; col += 4) {
@@ -100,13 +101,13 @@ TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4], const float4 (&rows)[kO
 }
 
 template <typename T>
-TANDEM_DEVICE void fill_rows(float4 (&to)[kOriginRows][64], const View<T>& rows, int row0,
+TANDEM_DEVICE void fill_rows(float4 (&to)[kOriginRows][kHeadQuads], const View<T>& rows, int row0,
                              bool tf32) {
 #pragma unroll 1
-  for (int n = int(threadIdx.x); n < kOriginRows * 64; n += kLineGroup) {
+  for (int n = int(threadIdx.x); n < kOriginRows * kHeadQuads; n += kLineGroup) {
     typename T::Raw raw;
-    load_words<T, false, 1, 1>(&raw, rows, row0, n / 64, 0, n % 64 * 4);
-    to[n / 64][n % 64] = operands(T::to_floats(raw), tf32);
+    load_words<T, false, 1, 1>(&raw, rows, row0, n / kHeadQuads, 0, n % kHeadQuads * 4);
+    to[n / kHeadQuads][n % kHeadQuads] = operands(T::to_floats(raw), tf32);
   }
 }
 

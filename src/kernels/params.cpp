@@ -322,6 +322,7 @@ MergeSpec merge_spec(const Plan& plan, const Launch& l) {
   s.OTHER_DTYPE = uint32_t(p.parts.dtype);
   s.LANES = uint32_t(merge_lanes(p.head_dim_v));
   static_assert(4 * kMergeQuads * merge_lanes(kMaxHeadDim) >= kMaxHeadDim, "whole rows");
+  static_assert(4 * kHeadQuads == kMaxHeadDim, "whole rows");
   s.INTO = p.parts.into;
   return s;
 }
@@ -344,6 +345,7 @@ BwdMergeSpec bwd_merge_spec(const Plan& plan, const Launch& l) {
   s.OTHER_DTYPE = uint32_t(p.dtype);
   s.LANES = uint32_t(merge_lanes(p.head_dim_v));
   static_assert(4 * kMergeQuads * merge_lanes(kMaxHeadDim) >= kMaxHeadDim, "whole rows");
+  static_assert(4 * kHeadQuads == kMaxHeadDim, "whole rows");
   s.D_LSE = p.d_lse;
   return s;
 }

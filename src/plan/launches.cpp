@@ -179,7 +179,7 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
       if (stem == Stem::reduce_table)
         launch.shared_bytes = 4 * (2 * TANDEM_TABLE_PAIRS + TANDEM_TABLE_ENTRIES);
       if (stem == Stem::mask_map) launch.shared_bytes = 2 * 4 * sizeof(int32_t) * group;
-      if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
+      if (stem == Stem::bwd_origin) launch.shared_bytes += 2 * kHeadQuads * 4 * sizeof(float);
     }
     complete(&launch, e);
   }

@@ -28,6 +28,8 @@ struct CombineShape {
 // Invocations of merge and bwd_merge for a row, of kLineGroup: at most a warp of CUDA, of four
 // features each, or up to kMergeQuads times four where a row has more than 128.
 constexpr int kMergeQuads = 5;
+// Quads of features of the widest head: bwd_origin holds a row of q and one of d_o.
+constexpr int kHeadQuads = 144;
 constexpr int merge_lanes(int64_t head_dim_v) {
   int lanes = 1;
   while (lanes < 32 && lanes * 4 < head_dim_v) lanes *= 2;

@@ -48,9 +48,6 @@ String Problem::extras(uint32_t but) const {
   return s;
 }
 
-// Heads of more queries have tiles of their own that are full enough.
-constexpr int64_t kMostPackedQueries = 16;
-
 Problem Problem::with_heads_as_rows(bool sinks) const {
   const int64_t rows = heads_kv == 0 ? 0 : group() * seq_q;
   const bool sees_first = band.left == TANDEM_BAND_OPEN;
@@ -61,7 +58,9 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
   if (sinks && sinks_batch == 1 && seq_q == 1) others &= ~uint32_t(kHasSink);
   // Queries of a head, and then those of the next one, must be equally far apart.
   const auto follow = [&](const Strides& t) { return seq_q == 1 || t.h == seq_q * t.s; };
-  const int64_t most = batch_invariant ? 1 : kMostPackedQueries;
+  // More queries than heads fill tiles of their own. H200, 32 query heads of 8, D 128, 8192 keys:
+  // 4 queries 0.075 ms in place of 0.115 (B 8), 8 queries 0.079 in place of 0.064 (B 4).
+  const int64_t most = batch_invariant || heads_kv == 0 ? 1 : group();
   if (backward || max_logit_batch > 0 || seq_q > most || rows <= seq_q || rows > TANDEM_SEQ_LIMIT ||
       lengths_q != Lengths::full || !sees_first || !sees_last || others != 0 || !follow(q) ||
       !follow(o))
@@ -74,6 +73,7 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
   p.heads_q = heads_kv;
   p.seq_q = rows;
   p.sink_of_rows = sink;
+  p.packed_queries = int(seq_q);
   p.band = {TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   p.bottom_right = false;
   return p;

@@ -110,6 +110,7 @@ struct Problem {
   bool d_lse = false;  // the gradient with respect to lse is given, and a gradient needs it
   int64_t slopes_batch = 1, sinks_batch = 1;  // entries of slope and sink; each divides B
   bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head
+  int packed_queries = 0;     // with heads as rows: queries of each; else 0
   int64_t dist_window = 0;
   Overlay bias, keep;  // keep: also of block lists, whose bytes lie in the workspace
   Spans spans;

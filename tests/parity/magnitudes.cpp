@@ -337,6 +337,18 @@ TEST_CASE("magnitudes: many heads") {
     }
 }
 
+TEST_CASE("magnitudes: heads over 256") {
+  static const Scores kinds[] = {Scores::one, Scores::low, Scores::equal, Scores::spread};
+  static const int64_t widths[][2] = {{128, 264}, {320, 512}, {512, 512}, {576, 40}};
+  int n = 0;
+  for (Scores kind : kinds)
+    for (double size : {5000., 20., 1e6}) {
+      if (skipped(n++, 4)) continue;
+      check_magnitudes(small(n, {1, 2, 1, 9, 40, widths[n % 4][0], widths[n % 4][1]}),
+                       with_scores(kind, size), seed_of(kName, uint64_t(11000 + n)));
+    }
+}
+
 TEST_CASE("magnitudes: keys split over workgroups") {
   int n = 0;
   for (Scores kind : {Scores::low, Scores::one, Scores::equal})

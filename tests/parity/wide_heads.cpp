@@ -16,6 +16,8 @@ TEST_CASE("ratio: heads over 256, sizes" * doctest::skip(!at_least(Tier::ci))) {
                "bwd f16 b2 hq2 hk2 sq70 sk70 d320 dv320 causal_top_left",
                // MLA's latent: many query heads of one.
                "bwd bf16 b1 hq16 hk1 sq20 sk70 d576 dv512 causal_bottom_right",
+               // Rows whose lse is far from 0, whose numbers bwd_origin forms.
+               "bwd f32 b1 hq2 hk2 sq40 sk40 d576 dv300 scale=1000 causal_top_left",
                // Sizes that no vector of four divides, one side alone wide.
                "bwd f16 b1 hq2 hk1 sq40 sk70 d257 dv40", "bwd bf16 b1 hq2 hk1 sq40 sk70 d40 dv511",
                "bwd f32 b1 hq2 hk1 sq70 sk33 d576 dv576 left=20 right=10",
