@@ -234,7 +234,7 @@ def _one_by_one(
 # The weights that nothing keeps, read out of attention() itself: with rows of the unit matrix for v
 # an output row holds weights. The library's tests compare dropout by them.
 
-_COLUMNS = 256  # the widest head
+_COLUMNS = 576  # the widest head
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@
 The functions of the package ``adasplash`` 0.2 for attention, with its arguments and defaults. Its
 ``niter`` is accepted and has no effect: Tandem's threshold is exact to rounding, where AdaSplash's
 is as good as that many steps make it. Its limits do not hold here: any length, head sizes from 1
-to 256, any strides, fewer heads of keys with every alpha.
+to 576, any strides, fewer heads of keys with every alpha.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def triangle_attention(
     """``softmax_k(scale <q, k> + bias) v`` over the keys that mask keeps.
 
     Args:
-        q: [B, N, H, Q, D], or [N, H, Q, D] for B = 1; f32, f16 or bf16, D up to 256.
+        q: [B, N, H, Q, D], or [N, H, Q, D] for B = 1; f32, f16 or bf16, D up to 576.
         k, v: [B, N, H, K, D], of q's type.
         bias: [B, 1, H, Q, K], f32, f16 or bf16. Differentiable; its gradient is summed over N
             inside the kernel.

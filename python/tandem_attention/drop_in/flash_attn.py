@@ -2,7 +2,7 @@
 """In place of the package ``flash_attn``: the functions of its version 2 interface.
 
 Layouts, alignment (bottom right) and names are FlashAttention-2's. Beyond it, f32 tensors, any head
-size up to 256, another head size of v, and softcap with dropout work.
+size up to 576, another head size of v, and softcap with dropout work.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def scaled_dot_product_attention(
         TypeError: query, key or value is no tensor.
         InvalidArgumentError: sizes or types do not fit; attn_mask and is_causal are both given;
             dropout_p is 1.
-        UnsupportedError: float64 on CUDA, other types, E or Ev beyond 256, nested tensors of
+        UnsupportedError: float64 on CUDA, other types, E or Ev beyond 576, nested tensors of
             another layout than torch.jagged or with attn_mask.
     """
     for name, t in (("query", query), ("key", key), ("value", value)):
