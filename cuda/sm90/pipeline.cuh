@@ -26,6 +26,11 @@ struct PipelineState {
     at += count;
     while (at >= STAGES) at -= STAGES, parity ^= 1;
   }
+  // The same without a loop, for up to STAGES steps.
+  TANDEM_DEVICE void next_few(int count) {
+    at += count;
+    if (at >= STAGES) at -= STAGES, parity ^= 1;
+  }
 
  private:
   int at = 0, parity = 0;

@@ -31,6 +31,11 @@ TensorMapShape row_shape(const Problem& p, const Strides& s, bool keys, int64_t 
   return shape;
 }
 
+int kv_box_rows(const Launch& launch) {
+  return launch.stem == Stem::fwd ? fwd_kv_box_rows(kFwdTiles[launch.of<Sm90Launch>().row])
+                                  : launch.tile.bc;
+}
+
 }  // namespace
 
 namespace mapped {
@@ -44,10 +49,10 @@ TensorMapShape q_shape(const Problem& p, const Launch& launch) {
   return row_shape(p, p.q, false, p.head_dim, rows);
 }
 TensorMapShape k_shape(const Problem& p, const Launch& launch) {
-  return row_shape(p, p.k, true, p.head_dim, launch.tile.bc);
+  return row_shape(p, p.k, true, p.head_dim, kv_box_rows(launch));
 }
 TensorMapShape v_shape(const Problem& p, const Launch& launch) {
-  return row_shape(p, p.v, true, p.head_dim_v, launch.tile.bc);
+  return row_shape(p, p.v, true, p.head_dim_v, kv_box_rows(launch));
 }
 TensorMapShape d_o_shape(const Problem& p, const Launch& launch) {
   return row_shape(p, p.d_o, false, p.head_dim_v, launch.tile.br);

@@ -36,6 +36,25 @@ TEST_CASE("ratio: heads over 256, few queries" * doctest::skip(!at_least(Tier::c
       2);
 }
 
+TEST_CASE("ratio: heads over 256, forward" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"fwd bf16 b1 hq2 hk1 sq300 sk300 d512 dv512 causal_top_left",
+       "fwd f16 b2 hq4 hk2 sq70 sk450 d512 dv512 causal_bottom_right max_logit=1",
+       "fwd bf16 b3 hq6 hk3 sq130 sk129 d512 dv512", "fwd f16 b1 hq1 hk1 sq1 sk1 d512 dv512",
+       "fwd bf16 b2 hq3 hk1 sq200 sk500 d320 dv320 causal_bottom_right",
+       "fwd f16 b2 hq2 hk1 sq150 sk300 d320 dv320", "fwd f16 b1 hq2 hk2 sq300 sk70 d384 dv384",
+       "fwd bf16 b2 hq2 hk2 sq300 sk400 d384 dv384 left=70 right=20",
+       "fwd bf16 b1 hq128 hk1 sq65 sk200 d576 dv512 causal_bottom_right",
+       "fwd f16 b1 hq4 hk1 sq70 sk700 d576 dv512",
+       "fwd bf16 b2 hq2 hk1 sq130 sk390 d576 dv576 causal_top_left",
+       "fwd f16 b1 hq2 hk1 sq70 sk513 d576 dv576 left=300",
+       // Rows that see no key, heads narrower than their tile, one side alone wide.
+       "fwd bf16 b1 hq2 hk1 sq300 sk100 d512 dv512 causal_bottom_right",
+       "fwd f16 b1 hq2 hk1 sq200 sk260 d264 dv40", "fwd bf16 b1 hq2 hk1 sq70 sk140 d40 dv472",
+       "fwd f16 b1 hq2 hk1 sq130 sk257 d560 dv328 left=20 right=10"},
+      2);
+}
+
 TEST_CASE("ratio: heads over 256 with every input" * doctest::skip(!at_least(Tier::ci))) {
   check_lines({"bwd bf16 b2 hq2 hk1 sq70 sk80 d512 dv512 q_padded kv_padded",
                "bwd f16 b3 hq2 hk1 sq70 sk80 d320 dv320 q_packed=150 kv_packed=170 causal_top_left",

@@ -280,8 +280,8 @@ TEST_CASE(
     "sm90: each head size gets the first tile that it fits, and as many workgroups as there is "
     "work") {
   for (const char* direction : {"fwd", "bwd"})
-    for (int64_t d : {8, 40, 64, 72, 96, 128, 136, 192, 200, 256})
-      for (int64_t dv : {8, 64, 128, 192, 256})
+    for (int64_t d : {8, 40, 64, 72, 96, 128, 136, 192, 200, 256, 264, 384, 512, 520, 576})
+      for (int64_t dv : {8, 64, 128, 192, 256, 320, 512, 576})
         for (const char* rest :
              {"b1 hq2 hk1 sq1 sk1", "b3 hq8 hk2 sq300 sk1000 causal_top_left",
               "b2 hq4 hk4 sq5000 sk333 causal_bottom_right left=40", "b1 hq2 hk1 sq3000 sk9000"}) {

@@ -17,11 +17,13 @@ constexpr bool masks_scores(const Row& row) {
 
 // ---- fwd ----
 // Traits that the kernels of a tile have, of the rows that take a row's inputs.
-constexpr uint32_t kOfFwdTiles = trait::decoupled | trait::rows_192 | trait::wide_heads;
+constexpr uint32_t kOfFwdTiles =
+    trait::decoupled | trait::rows_192 | trait::wide_heads | trait::halved_o;
 template <typename Row>
 constexpr uint32_t fwd_tile_traits(const Row& row, const FwdTile& t) {
   if (t.decoupled) return row.has(trait::one_row) ? trait::none : trait::decoupled;
   if (t.bias) return trait::rows_192;
+  if (t.halves_o()) return trait::halved_o;
   return row.inputs == 0 && fwd_has_wide_heads(t) ? trait::wide_heads : trait::none;
 }
 // Bytes of shared memory of a workgroup; 0: there is no kernel for the tile.

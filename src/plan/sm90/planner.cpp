@@ -99,6 +99,8 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         size_refusal(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
+  if (t.halves_o() && std::max(p.head_dim, p.head_dim_v) <= kMaxWholeHeadDim)
+    return text("it is for heads over %d", kMaxWholeHeadDim);
   const int of_problem = sm90_kernel(p), of_tile = sm90_fwd_kernel(p, caps, t);
   const KernelRow& kernel = kKernels[of_tile >= 0 ? of_tile : of_problem];
   if (!caps.disabled.empty() && is_disabled(caps, kernel_name(kernel)))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "rules.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/number.h"
@@ -29,6 +30,19 @@ String why_few_heads(const Sm90Case& c) {
   return text(
       "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
       (long long)p.seq_q, (long long)heads);
+}
+
+// The same of heads over 256, whose tiles have 64 rows.
+constexpr int kWideRows = 64;
+String why_few_wide_heads(const Sm90Case& c) {
+  const Problem& p = c.p;
+  const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + kWideRows - 1) / kWideRows);
+  if (p.backward || p.splits != 0 || std::max(p.head_dim, p.head_dim_v) <= kMaxWholeHeadDim ||
+      p.seq_kv < kManyKeys || tiles * 3 > c.caps.cores)
+    return "";
+  return text(
+      "%lld tiles of %d rows would leave most of the device idle, and it does not split keys",
+      (long long)tiles, kWideRows);
 }
 
 String why_packed_rows(const Sm90Case& c) {
@@ -102,6 +116,7 @@ const Sm90Rule kSm90Rules[] = {
       "rows, 16 heads: Sk 2048 0.026, 0.033; Sk 8192 0.065, 0.105; 24 heads: Sk 2048 0.034, 0.034"},
      false,
      why_few_heads},
+    {{"cuda.sm90.rule.few_wide_heads", "no figures are on record"}, false, why_few_wide_heads},
     {{"cuda.sm90.rule.packed_rows",
       "one query, 16 heads, 48 keys, B 2048: 0.159 ms on sm80, 0.901 here; 8 queries, 32 heads of "
       "8 kv heads, 8192 keys, B 4: 0.068, 0.088. More in src/plan/sm80/heuristics.h"},

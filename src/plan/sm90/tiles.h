@@ -23,14 +23,18 @@ struct FwdTile {
   bool ping_pong, decoupled, bias;
   int from, to;
   bool f32_bias = false;  // for a dense bias of f32 alone
-  constexpr int rows() const { return 64 * warpgroups; }
+  // Two warpgroups have the same 64 rows, and each a half of o's features
+  // (cuda/sm90/fwd/fwd_halved_o.cuh): panels of V of a product. 0: each has rows of its own.
+  int halved_panels = 0;
+  constexpr bool halves_o() const { return halved_panels > 0; }
+  constexpr int rows() const { return halves_o() ? 64 : 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 
 // Tiles whose kernels have softmax alone. With three warpgroups and 96 keys there are no registers
 // for more, and bitmaps of masks come in words of 128 keys.
 constexpr bool fwd_is_plain(const FwdTile& t) {
-  return t.decoupled || (t.warpgroups == 3 && t.bc == 96);
+  return t.decoupled || t.halves_o() || (t.warpgroups == 3 && t.bc == 96);
 }
 // Elastic softmax and entmax take the tiles for heads of 128 in place of those for 96.
 constexpr bool fwd_is_softmax(const FwdTile& t) { return t.d == 96; }
@@ -51,12 +55,33 @@ constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
 constexpr int fwd_q_stages(const FwdTile& t) {
   return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
 }
-constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
+
+// Tiles of two warpgroups with the same rows. Shared memory has, in panels of 64 rows: Q; twice the
+// weights of a step; and stages of K and V, of a panel each. Behind them lie a number of each row
+// and warpgroup, and mbarriers. V of a product lies in stages side by side.
+constexpr int kMaxWholeHeadDim = 256;  // largest head size of the other tiles
+constexpr int kHalvedKeys = 64;        // of a step, that a warpgroup has the scores of
+constexpr int kHalvedPanelBytes = 64 * 128, kHalvedWeightPanels = 4, kHalvedRowBytes = 2 * 64 * 4;
+constexpr int fwd_halved_fixed_bytes(const FwdTile& t) {
+  return 1024 + kHalvedPanelBytes * (fwd_panels(t.d) + kHalvedWeightPanels) + kHalvedRowBytes +
+         2 * 8;
+}
+constexpr int fwd_halved_stages(const FwdTile& t) {
+  const int most = (kMaxShared - fwd_halved_fixed_bytes(t)) / (kHalvedPanelBytes + 2 * 8);
+  return most / t.halved_panels * t.halved_panels;
+}
+
+constexpr int fwd_shared_bytes(const FwdTile& t) {
+  return t.halves_o() ? fwd_halved_fixed_bytes(t) + t.stages * (kHalvedPanelBytes + 2 * 8)
+                      : fwd_shared_bytes(t, fwd_q_stages(t));
+}
+// Rows of TMA boxes of K and V.
+constexpr int fwd_kv_box_rows(const FwdTile& t) { return t.halves_o() ? kHalvedKeys : t.bc; }
 
 // Plain softmax with one stage of Q, which has heads over 128
 // (cuda/sm90/fwd/main_loop_wide_heads.cuh). TMA boxes of Q then have the rows of one warpgroup.
 constexpr bool fwd_has_wide_heads(const FwdTile& t) {
-  return !t.decoupled && !t.bias && fwd_q_stages(t) == 1;
+  return !t.decoupled && !t.bias && !t.halves_o() && fwd_q_stages(t) == 1;
 }
 constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_has_wide_heads(t) ? 64 : t.rows(); }
 // Work-tile descriptors: four, where heads are wide or warpgroups are decoupled.
@@ -228,10 +253,18 @@ constexpr int fwd_masked_shared_bytes(const FwdTile& row) {
              : bytes + mask_bitmap_bytes(t.rows());
 }
 
+// A tile of two warpgroups with the same rows, with as many stages as fit.
+constexpr FwdTile fwd_halved_tile(const char* name, int d, int dv, int panels) {
+  FwdTile t{name, d, dv, 2, 2 * kHalvedKeys, 0, false, false, false, 0, 0, false, panels};
+  t.stages = fwd_halved_stages(t);
+  return t;
+}
+
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, \
                           to)                                                                    \
   {#name, d, dv, warpgroups, bc, stages, ping_pong != 0, decoupled != 0, bias != 0, from, to},
+#define TANDEM_HOPPER_HALVED_FWD(name, d, dv, panels) fwd_halved_tile(#name, d, dv, panels),
 #define TANDEM_HOPPER_F32_BIAS_FWD(name, d, dv, warpgroups, bc, stages) \
   {#name, d, dv, warpgroups, bc, stages, true, false, false, 0, 0, true},
 #include "tiles.inc"
@@ -487,7 +520,7 @@ constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which converts a blo
 constexpr bool hopper_tiles_fit() {
   for (const FwdTile& t : kFwdTiles)
     if (fwd_shared_bytes(t) > kMaxShared || fwd_f32_bias_shared_bytes(t) > kMaxShared ||
-        t.bc % 16 != 0 || t.rows() > 256 || t.d > 256 || t.dv > 256)
+        t.bc % 16 != 0 || t.rows() > 256 || t.halves_o() != (t.d > kMaxWholeHeadDim))
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||

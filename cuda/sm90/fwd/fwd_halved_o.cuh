@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd on Hopper, heads over 256 without optional inputs: two warpgroups with the same 64 rows have
+// a half of o's features each.
+#ifndef TANDEM_CUDA_SM90_FWD_FWD_HALVED_O_CUH
+#define TANDEM_CUDA_SM90_FWD_FWD_HALVED_O_CUH
+#include "main_loop_halved_o.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <typename T, int TILE>
+__global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
+    fwd_halved_o(const __grid_constant__ FwdParams params) {
+  using S = HalvedShape<TILE>;
+  const HalvedSharedStorage<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&params.q);
+    prefetch_tensor_map(&params.k);
+    prefetch_tensor_map(&params.v);
+    shared.init();
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  launch_dependent_grids();
+  grid_dependency_wait();
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<producer_registers(S::tile)>();
+    if (threadIdx.x >= 32) store_empty<S>(params);
+    if (threadIdx.x == 0) produce_halved_o<S>(params, shared);
+  } else {
+    warpgroup_reg_alloc<consumer_registers(S::tile)>();
+    main_loop_halved_o<T, S>(params, shared);
+  }
+}
+
+template <typename Row, typename Params, typename T, int TILE>
+Kernel<Params> instance() {
+  return fwd_halved_o<T, TILE>;
+}
+
+}  // namespace
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd of heads over 256: what its warps share. o of 64 rows fills the registers of two consumer
+// warpgroups, so each has a half of o's features, of the same rows. A step has 128 keys. Warpgroup
+// w forms the scores of 64 of them, block w. Both need the weights of both blocks, so these go
+// through shared memory.
+//
+// K and V come panel by panel, each of 64 keys and 64 features in a stage of its own. So there is
+// prefetch where neither all of K nor all of V has room. The stages are filled in the order in
+// which they are read:
+//   K of a step: a panel of block 0, the same of block 1, and so on
+//   V of a step: the panels of block 0, then those of block 1. The two warpgroups have a half of
+//                these each. If their number is odd, they share the last panel of a block, and
+//                those of both blocks lie between the blocks.
+// K of the first step of a work tile comes first, then K of the next step, V of the step before,
+// and so on.
+#ifndef TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
+#define TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
+#include "main_loop_wide_heads.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Compile-time geometry. TILE: of kFwdTiles.
+template <int TILE>
+struct HalvedShape {
+  static constexpr FwdTile tile = kFwdTiles[TILE];
+  static constexpr bool BIAS = false;  // for StaticTileScheduler
+  static constexpr int M = tile.rows(), N = tile.bc, KEYS = kHalvedKeys;
+  static constexpr int D_PANELS = fwd_panels(tile.d), DV_PANELS = fwd_panels(tile.dv);
+  // Panels of o: those of a warpgroup, and whether there is one that both share, with 32 features
+  // each. A product has PANELS of a warpgroup.
+  static constexpr int HALF = DV_PANELS / 2, ODD = DV_PANELS % 2, PANELS = tile.halved_panels,
+                       PRODUCTS = HALF / PANELS;
+  static constexpr int STAGES = tile.stages, PANEL_BYTES = kHalvedPanelBytes;
+  // Where the panels of V of a step begin: those of a block, and the shared ones.
+  static constexpr int V_BLOCK = 2 * (HALF + ODD), V_ODD = 2 * HALF;
+  static_assert(HALF % PANELS == 0 && STAGES % PANELS == 0 && 2 * D_PANELS % PANELS == 0 &&
+                    2 * DV_PANELS % PANELS == 0 && V_BLOCK % PANELS == 0,
+                "the panels of a product lie side by side");
+  // V of a step does not fit into the stages: its block 0 is released before block 1 has arrived.
+  static constexpr bool FEW_STAGES = STAGES < 2 * DV_PANELS;
+  // A warpgroup does not wait for the panels of the other one. It may wait for a panel in a stage
+  // only when the panel before has arrived there. Barriers between K and V of a step and between
+  // two steps see to that; of K, stages of a warpgroup follow stages of its own.
+  static_assert(STAGES % 2 == 0 && STAGES >= V_BLOCK && 2 * DV_PANELS - STAGES <= HALF,
+                "who reads a stage");
+  static constexpr int P_AT = D_PANELS * PANEL_BYTES,
+                       STAGES_AT = P_AT + kHalvedWeightPanels * PANEL_BYTES,
+                       ROWS_AT = STAGES_AT + STAGES * PANEL_BYTES,
+                       BARRIERS_AT = ROWS_AT + kHalvedRowBytes;
+};
+
+// Addresses of shared memory.
+template <typename S>
+struct HalvedSharedStorage {
+  uint at;
+  TANDEM_DEVICE uint q() const { return at; }
+  // Weights of a block. Those of odd and even steps lie apart.
+  TANDEM_DEVICE uint p(uint step, int block) const {
+    return at + S::P_AT + (2 * (step % 2) + block) * S::PANEL_BYTES;
+  }
+  TANDEM_DEVICE uint stage(int n) const { return at + S::STAGES_AT + n * S::PANEL_BYTES; }
+  // A number of each of the 64 rows, by warpgroup.
+  TANDEM_DEVICE uint row(int warpgroup, int n) const {
+    return at + S::ROWS_AT + 4 * (64 * warpgroup + n);
+  }
+  TANDEM_DEVICE uint q_full() const { return at + S::BARRIERS_AT; }
+  TANDEM_DEVICE uint q_empty() const { return q_full() + 8; }
+  TANDEM_DEVICE uint full(int n) const { return q_full() + 16 + 16 * n; }
+  TANDEM_DEVICE uint empty(int n) const { return full(n) + 8; }
+  TANDEM_DEVICE void init() const {
+    mbarrier_init(q_full(), 1);
+    mbarrier_init(q_empty(), 2);
+    for (int n = 0; n < S::STAGES; ++n) {
+      mbarrier_init(full(n), 1);
+      mbarrier_init(empty(n), 2);  // two warps of a warpgroup, or one of each
+    }
+  }
+};
+
+// The producer thread.
+template <typename S>
+TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedStorage<S>& shared) {
+  const FwdBlock& u = params.block;
+  StaticTileScheduler<S> scheduler(u);
+  PipelineState<S::STAGES> pipe;
+  FwdWorkTile at;
+  int batch = 0, kv_head = 0;
+  // Panel n of 64 keys.
+  const auto load = [&](const CUtensorMap* map, int n, int key) {
+    const uint full = shared.full(pipe.stage());
+    mbarrier_wait(shared.empty(pipe.stage()), pipe.phase() ^ 1);
+    mbarrier_arrive_expect_tx(full, S::PANEL_BYTES);
+    tma_load(shared.stage(pipe.stage()), map, full, n * kPanel, key, kv_head, batch);
+    pipe.next();
+  };
+  const auto load_k = [&](int t) {
+#pragma unroll 1
+    for (int n = 0; n < 2 * S::D_PANELS; ++n) {
+      load(&params.k, n / 2, t * S::N + n % 2 * S::KEYS);
+    }
+  };
+  const auto load_v = [&](int t) {
+#pragma unroll 1
+    for (int n = 0; n < 2 * S::DV_PANELS; ++n) {
+      const bool odd = n >= S::V_ODD && n < S::V_BLOCK;
+      const int block = odd ? n - S::V_ODD : n >= S::V_BLOCK;
+      load(&params.v, odd ? S::V_ODD : n - block * S::V_BLOCK, t * S::N + block * S::KEYS);
+    }
+  };
+#pragma unroll 1
+  for (uint tile = 0; next_visible_tile(scheduler, &at); ++tile) {
+    const int head = head_of(u, at);
+    batch = batch_of(u, at), kv_head = head / u.group;
+    mbarrier_wait(shared.q_empty(), int(tile % 2) ^ 1);
+    tma_load_tile<S::D_PANELS>(shared.q(), &params.q, shared.q_full(), S::M, at.row0, head, batch);
+#pragma unroll 1
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      load_k(t);
+      if (t + 1 < at.span.end) load_v(t + 1);
+    }
+    load_v(at.span.begin);
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
