@@ -26,11 +26,11 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
   launch_dependent_grids();
   grid_dependency_wait();
   if (threadIdx.x < 128) {
-    warpgroup_reg_dealloc<producer_registers(S::tile)>();
+    warpgroup_reg_dealloc<S::PRODUCER>();
     if (threadIdx.x >= 32) store_empty<S>(params);
     if (threadIdx.x == 0) produce_halved_o<S>(params, shared);
   } else {
-    warpgroup_reg_alloc<consumer_registers(S::tile)>();
+    warpgroup_reg_alloc<S::CONSUMER>();
     main_loop_halved_o<T, S>(params, shared);
   }
 }

@@ -27,6 +27,7 @@ struct HalvedShape {
   static constexpr FwdTile tile = kFwdTiles[TILE];
   static constexpr bool BIAS = false;  // for StaticTileScheduler
   static constexpr int M = tile.rows(), N = tile.bc, KEYS = kHalvedKeys;
+  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int D_PANELS = fwd_panels(tile.d), DV_PANELS = fwd_panels(tile.dv);
   // Panels of o: those of a warpgroup, and whether there is one that both share, with 32 features
   // each. A product has PANELS of a warpgroup.
