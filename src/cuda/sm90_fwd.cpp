@@ -30,6 +30,17 @@ uint64_t unique_number() {
          uint64_t(1) << 62;
 }
 
+class Fwd : public Sm90Kernel<FwdParams> {
+ public:
+  using Sm90Kernel::Sm90Kernel;
+  Sm90Grid grid() const {
+    Sm90Grid grid = sm90_grid(launch);
+    const int cluster = kFwdTiles[choice.row].cluster();
+    if (cluster > 1) grid.cluster = unsigned(cluster);
+    return grid;
+  }
+};
+
 class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
@@ -53,7 +64,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 
 }  // namespace
 
-TANDEM_RECORDS(FwdParams, Sm90Kernel<FwdParams>)
+TANDEM_RECORDS(FwdParams, Fwd)
 TANDEM_RECORDS(FwdOptionalParams, Sm90Kernel<FwdOptionalParams>)
 TANDEM_RECORDS(FwdBiasParams, FwdBias)
 TANDEM_RECORDS(cuda::sm90::PackKeepParams, Sm90Kernel<cuda::sm90::PackKeepParams>)

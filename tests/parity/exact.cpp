@@ -253,3 +253,12 @@ TEST_CASE("exact: heads over 256" * doctest::skip(!at_least(Tier::ci))) {
                   Layout::bhsd, fill, &sum);
   check_sum(sum, 12);
 }
+
+TEST_CASE("exact: forward of heads over 256" * doctest::skip(!at_least(Tier::ci))) {
+  Sum sum;
+  for (int64_t d : {320, 384, 512, 576})
+    for (Fill fill : {Fill::pair, Fill::decoy, Fill::last})
+      run_exact(TANDEM_FORWARD, {1, 2, 1, 150, 200, d, d == 384 ? 512 : d}, kTopLeft, TANDEM_F16,
+                Layout::bhsd, fill, &sum);
+  check_sum(sum, 12);
+}

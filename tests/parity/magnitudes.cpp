@@ -349,6 +349,26 @@ TEST_CASE("magnitudes: heads over 256") {
     }
 }
 
+// Two warpgroups with the same rows, on cuda.sm90.
+TEST_CASE("magnitudes: forward of heads over 256") {
+  static const int64_t widths[] = {512, 320, 576, 384};
+  int n = 0;
+  for (Scores kind : {Scores::low, Scores::one, Scores::equal, Scores::high, Scores::spread})
+    for (double size : {20., 88., 1e4, 1e6, 1e8}) {
+      ++n;
+      if (skipped(n, 4)) continue;
+      const int64_t width = widths[n % 4];
+      Magnitudes m = with_scores(kind, size);
+      if (n % 4 == 1) m.v = Values::ones;
+      if (n % 7 == 2) m.v = Values::largest;
+      check_magnitudes(problem(TANDEM_FORWARD, n % 2 ? TANDEM_BF16 : TANDEM_F16,
+                               {1, 2, 1, 1 + n % 70, n % 3 == 1 ? n : 100 + 13 * n, width,
+                                width == 576 && n % 8 == 2 ? 512 : width},
+                               n % 3 == 2 ? kTopLeft : kNone),
+                       m, seed_of(kName, uint64_t(12000 + n)));
+    }
+}
+
 TEST_CASE("magnitudes: keys split over workgroups") {
   int n = 0;
   for (Scores kind : {Scores::low, Scores::one, Scores::equal})

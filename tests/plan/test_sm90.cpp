@@ -326,7 +326,8 @@ TEST_CASE(
             const FwdTile& t = kFwdTiles[fit];
             CHECK(l->tiles == ceil_div(p.seq_q, t.rows()));
             CHECK(l->total == l->tiles * p.heads_q * p.batch);
-            CHECK(l->groups_x == std::min<uint32_t>(l->total, caps.cores));
+            const uint32_t size = uint32_t(t.cluster());
+            CHECK(l->groups_x == size * std::min<uint32_t>(l->total, caps.cores / size));
             CHECK(l->groups_y == 1);
             CHECK(l->invocations() == t.threads());
             CHECK(l->shared_bytes == uint32_t(fwd_plain_shared_bytes(t)));

@@ -22,17 +22,19 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
     shared.init();
     fence_mbarrier_init();
   }
-  __syncthreads();
+  cluster_sync();
   launch_dependent_grids();
   grid_dependency_wait();
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<S::PRODUCER>();
-    if (threadIdx.x >= 32) store_empty<S>(params);
+    if (threadIdx.x >= 32) store_unseen_halves<S>(params);
     if (threadIdx.x == 0) produce_halved_o<S>(params, shared);
   } else {
     warpgroup_reg_alloc<S::CONSUMER>();
     main_loop_halved_o<T, S>(params, shared);
   }
+  // Until here the other workgroup may load to this one's memory and arrive at its mbarriers.
+  cluster_sync();
 }
 
 template <typename Row, typename Params, typename T, int TILE>

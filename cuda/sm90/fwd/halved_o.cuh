@@ -13,9 +13,13 @@
 //                those of both blocks lie between the blocks.
 // K of the first step of a work tile comes first, then K of the next step, V of the step before,
 // and so on.
+//
+// A work tile has 128 rows, 64 for each workgroup of a two-CTA cluster. Both take the same steps,
+// and each loads every other stage, of both, which halves what is read from L2.
 #ifndef TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
 #define TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
-#include "main_loop_wide_heads.cuh"
+#include "../ptx/cluster.cuh"
+#include "epilogue.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -26,7 +30,9 @@ template <int TILE>
 struct HalvedShape {
   static constexpr FwdTile tile = kFwdTiles[TILE];
   static constexpr bool BIAS = false;  // for StaticTileScheduler
-  static constexpr int M = tile.rows(), N = tile.bc, KEYS = kHalvedKeys;
+  // Rows of a work tile and of a workgroup.
+  static constexpr int M = tile.rows(), ROWS = 64, N = tile.bc, KEYS = kHalvedKeys;
+  static constexpr uint CLUSTER = uint(tile.cluster());
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int D_PANELS = fwd_panels(tile.d), DV_PANELS = fwd_panels(tile.dv);
   // Panels of o: those of a warpgroup, and whether there is one that both share, with 32 features
@@ -70,12 +76,16 @@ struct HalvedSharedStorage {
   TANDEM_DEVICE uint q_empty() const { return q_full() + 8; }
   TANDEM_DEVICE uint full(int n) const { return q_full() + 16 + 16 * n; }
   TANDEM_DEVICE uint empty(int n) const { return full(n) + 8; }
+  // Whether the workgroup of this rank loads a stage, for both workgroups of the cluster.
+  TANDEM_DEVICE static bool loads(uint rank, int n) { return uint(n) % 2 == rank; }
   TANDEM_DEVICE void init() const {
+    const uint rank = cluster_rank();
     mbarrier_init(q_full(), 1);
     mbarrier_init(q_empty(), 2);
     for (int n = 0; n < S::STAGES; ++n) {
       mbarrier_init(full(n), 1);
-      mbarrier_init(empty(n), 2);  // two warps of a warpgroup, or one of each
+      // Two warps of a warpgroup, or one of each; and those of the other workgroup.
+      mbarrier_init(empty(n), loads(rank, n) ? 4 : 2);
     }
   }
 };
@@ -87,13 +97,16 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
   StaticTileScheduler<S> scheduler(u);
   PipelineState<S::STAGES> pipe;
   FwdWorkTile at;
+  const uint rank = cluster_rank();
   int batch = 0, kv_head = 0;
-  // Panel n of 64 keys.
+  // Panel n of 64 keys. It may come before this thread expects it: the other workgroup loads it as
+  // soon as the warps of both have released the stage.
   const auto load = [&](const CUtensorMap* map, int n, int key) {
     const uint full = shared.full(pipe.stage());
     mbarrier_wait(shared.empty(pipe.stage()), pipe.phase() ^ 1);
     mbarrier_arrive_expect_tx(full, S::PANEL_BYTES);
-    tma_load(shared.stage(pipe.stage()), map, full, n * kPanel, key, kv_head, batch);
+    if (shared.loads(rank, pipe.stage()))
+      tma_load_multicast(shared.stage(pipe.stage()), map, full, n * kPanel, key, kv_head, batch, 3);
     pipe.next();
   };
   const auto load_k = [&](int t) {
@@ -115,13 +128,29 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
     const int head = head_of(u, at);
     batch = batch_of(u, at), kv_head = head / u.group;
     mbarrier_wait(shared.q_empty(), int(tile % 2) ^ 1);
-    tma_load_tile<S::D_PANELS>(shared.q(), &params.q, shared.q_full(), S::M, at.row0, head, batch);
+    tma_load_tile<S::D_PANELS>(shared.q(), &params.q, shared.q_full(), S::ROWS,
+                               at.row0 + S::ROWS * int(rank), head, batch);
 #pragma unroll 1
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       load_k(t);
       if (t + 1 < at.span.end) load_v(t + 1);
     }
     load_v(at.span.begin);
+  }
+}
+
+// Warps 1 to 3: they store o and lse of work tiles whose rows see no key.
+template <typename S>
+TANDEM_DEVICE void store_unseen_halves(const FwdParams& params) {
+  const FwdBlock& u = params.block;
+  if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) return;
+  StaticTileScheduler<S> scheduler(params);
+  FwdWorkTile at;
+  while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
+    store_unseen_rows(u, params.push, batch_of(u, unseen), head_of(u, unseen),
+                      unseen.row0 + S::ROWS * int(cluster_rank()), S::ROWS, int(threadIdx.x) - 32,
+                      96);
+  })) {
   }
 }
 

@@ -101,6 +101,7 @@ struct HalvedConsumer {
   static constexpr int kWidth = S::PANELS * kPanel;  // features of a product into o
   const HalvedSharedStorage<S>& shared;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const uint rank = cluster_rank();
   float (&s)[S::KEYS / 2], (&o)[S::PRODUCTS][kWidth / 2], (&odd)[16];
   Stages next;    // the first stage of the next step's K or V
   Stages v;       // that of V in flight
@@ -116,10 +117,16 @@ struct HalvedConsumer {
   // Releases a stage that this warpgroup alone reads: two of its warps do, as one warp of each
   // warpgroup does where both read.
   TANDEM_DEVICE void release(const Stages& of) const {
-    if (read_tid_x() % 64 == 0) mbarrier_arrive(shared.empty(of.stage()));
+    if (read_tid_x() % 64 == 0) arrive(of);
   }
   TANDEM_DEVICE void release_shared(const Stages& of) const {
-    if (read_tid_x() % 128 == 0) mbarrier_arrive(shared.empty(of.stage()));
+    if (read_tid_x() % 128 == 0) arrive(of);
+  }
+  // Also at the workgroup that loads the stage.
+  TANDEM_DEVICE void arrive(const Stages& of) const {
+    const uint empty = shared.empty(of.stage());
+    mbarrier_arrive(empty);
+    if (!shared.loads(rank, of.stage())) mbarrier_arrive_remote(cluster_address(empty, rank ^ 1));
   }
   TANDEM_DEVICE static Stages further(Stages from, int count) {
     from.next_few(count);
@@ -269,6 +276,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
   FwdWorkTile at;
 #pragma unroll 1
   for (uint tile = 0; next_visible_tile(scheduler, &at); ++tile) {
+    at.row0 += S::ROWS * int(c.rank);
     HalvedSoftmax<S> softmax(wants_largest(params.push));
     float factor[2];
     // Scores of step t become weights in shared memory. FIRST: no P V is in flight.

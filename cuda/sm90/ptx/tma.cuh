@@ -23,6 +23,16 @@ TANDEM_DEVICE void tma_load(uint to, const CUtensorMap* map, uint barrier, int d
       "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
       : "memory");
 }
+// The same into the workgroups of the cluster whose bits `to_ranks` has, at the same addresses of
+// each. The mbarrier of each of them counts the bytes.
+TANDEM_DEVICE void tma_load_multicast(uint to, const CUtensorMap* map, uint barrier, int d, int s,
+                                      int h, int b, uint to_ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b), "h"(ushort(to_ranks))
+      : "memory");
+}
 // Loads a TMA box into the L2 cache.
 TANDEM_DEVICE void tma_prefetch(const CUtensorMap* map, int d, int s, int h, int b) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
@@ -94,6 +104,7 @@ using simt::hopper::fence_proxy_async;
 using simt::hopper::fence_proxy_async_shared;
 using simt::hopper::prefetch_tensor_map;
 using simt::hopper::tma_load;
+using simt::hopper::tma_load_multicast;
 using simt::hopper::tma_prefetch;
 using simt::hopper::tma_store;
 #endif

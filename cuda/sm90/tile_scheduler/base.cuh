@@ -22,11 +22,20 @@
 //   bwd_cluster.cuh  persistent clusters, with a dense bias
 #ifndef TANDEM_CUDA_SM90_TILE_SCHEDULER_BASE_CUH
 #define TANDEM_CUDA_SM90_TILE_SCHEDULER_BASE_CUH
+#include <type_traits>
+
 #include "../ptx/base.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
+
+// Workgroups of a cluster that take each work tile together. They get the same tiles.
+template <typename S, typename = void>
+struct TileCluster : std::integral_constant<uint, 1> {};
+template <typename S>
+struct TileCluster<S, std::void_t<decltype(S::CLUSTER)>>
+    : std::integral_constant<uint, S::CLUSTER> {};
 
 // In a work-tile descriptor, in place of the head or the item: there is no further work tile.
 constexpr uint kNoWorkTile = ~0u;

@@ -42,6 +42,9 @@ struct StaticTileScheduler {
   TANDEM_DEVICE TandemBand band() const {
     return TandemBand{u.band_left, u.band_right, u.band_off};
   }
+  // Workgroups, or clusters whose workgroups have the same tiles, and which one this is.
+  TANDEM_DEVICE static uint groups() { return gridDim.x / TileCluster<S>::value; }
+  TANDEM_DEVICE static uint group() { return blockIdx.x / TileCluster<S>::value; }
   // Stream-K (src/plan/sm90/fwd_stream_k.h): the range of steps that this workgroup takes of shared
   // tiles. These come first, so that partial results are combined while other work is left. The
   // range is computed again at each use: kept across products, it would take registers.
@@ -52,7 +55,7 @@ struct StaticTileScheduler {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
-      const uint waves = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
+      const uint waves = equal ? 0 : heads * pairs / groups();  // of pairs
       const uint paired = waves < 3 ? 0 : waves - 1;
       uint tile, head;
       FwdStepRange part{0, INT_MAX};
@@ -80,18 +83,18 @@ struct StaticTileScheduler {
           head = (index - row * uint(stream_k->batches)) * uint(u.heads_q) + of_batch;
         }
       } else if (position / 2 < paired) {
-        const uint index = position / 2 * gridDim.x + blockIdx.x;
+        const uint index = position / 2 * groups() + group();
         head = index / pairs;
         const uint pair = index - head * pairs;
         tile = position % 2 ? pair : tiles - 1 - pair;
         position += pair == tile && position % 2 == 0 ? 2 : 1;
       } else {
-        const uint wave = position / 2 - paired, first = wave * gridDim.x;
+        const uint wave = position / 2 - paired, first = wave * groups();
         // The head that the pairs have reached, and how many of its tiles they took from each end.
-        const uint begin = paired * gridDim.x / pairs, taken = paired * gridDim.x - begin * pairs;
+        const uint begin = paired * groups() / pairs, taken = paired * groups() - begin * pairs;
         if (first >= u.total - begin * tiles) return false;
         const bool back = !equal && wave % 2 == 1;
-        const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        const uint index = first + (back ? groups() - 1 - group() : group());
         position += 2;
         if (index >= u.total - begin * tiles) continue;
         const uint each = equal ? tiles : heads - begin, many = index / each,

@@ -18,7 +18,8 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   own->programmatic =
       caps.early_launches && (kernel.inputs == 0 || kernel.has(trait::bias_tiles) ||
                               (kernel.has(trait::one_row) && p.inputs() == kHasBias));
-  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
+  const int64_t clusters = std::min<int64_t>(launch->total, cores_of(caps) / t.cluster());
+  launch->groups_x = uint32_t(std::max<int64_t>(clusters, 1) * t.cluster());  // persistent
   launch->groups_y = 1;
   // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
   if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths()) return;

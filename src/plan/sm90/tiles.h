@@ -27,7 +27,9 @@ struct FwdTile {
   // (cuda/sm90/fwd/fwd_halved_o.cuh): panels of V of a product. 0: each has rows of its own.
   int halved_panels = 0;
   constexpr bool halves_o() const { return halved_panels > 0; }
-  constexpr int rows() const { return halves_o() ? 64 : 64 * warpgroups; }
+  // Query rows of a work tile. With halves of o a two-CTA cluster takes it, 64 rows each.
+  constexpr int rows() const { return 64 * warpgroups; }
+  constexpr int cluster() const { return halves_o() ? 2 : 1; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 
@@ -83,7 +85,9 @@ constexpr int fwd_kv_box_rows(const FwdTile& t) { return t.halves_o() ? kHalvedK
 constexpr bool fwd_has_wide_heads(const FwdTile& t) {
   return !t.decoupled && !t.bias && !t.halves_o() && fwd_q_stages(t) == 1;
 }
-constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_has_wide_heads(t) ? 64 : t.rows(); }
+constexpr int fwd_plain_q_rows(const FwdTile& t) {
+  return fwd_has_wide_heads(t) || t.halves_o() ? 64 : t.rows();
+}
 // Work-tile descriptors: four, where heads are wide or warpgroups are decoupled.
 constexpr int kDecoupledDescriptors = 4;
 constexpr int fwd_decoupled_descriptor_bytes(const FwdTile& t) { return 32 + 16 * t.warpgroups; }

@@ -137,12 +137,11 @@ void arrive_now(const Arrival& a) {
   a.carry_out();
   bytes_came(a.block->at(a.barrier, 8), a.barrier, a.bytes);
 }
-void send(unsigned barrier, int bytes, std::function<void()> carry_out) {
-  Block& block = Block::current();
+void send(Block& block, unsigned barrier, int bytes, std::function<void()> carry_out) {
   read(block.at(barrier, 8), barrier);
   Arrival a{&block, barrier, bytes, std::move(carry_out), lot(2)};
   if (lot(4)) return arrive_now(a);
-  ++state().on_their_way;
+  ++state_of(block).on_their_way;
   arrivals().push_back(std::move(a));
 }
 
@@ -168,25 +167,40 @@ bool arrive(bool all) {
   return !now.empty();
 }
 
-void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h, int b) {
+static void load_box(Block& block, unsigned to, const CUtensorMap* map, unsigned barrier, int d,
+                     int s, int h, int b) {
   const CUtensorMap& m = checked(map);
   const unsigned bytes = 128 * m.box[1] * m.box[2] * m.box[3];
-  Block& block = Block::current();
   unsigned char* memory = block.at(to, bytes, 128) - to;
   std::memset(memory + to, 0xff, bytes);
-  send(barrier, int(bytes), [=, &m] {
+  send(block, barrier, int(bytes), [=, &m] {
     each_piece(m, to, {d, s, h, b}, [&](unsigned at, const unsigned char* from, int inside) {
       std::memset(memory + at, 0, 16);
       if (from) std::memcpy(memory + at, from, size_t(inside) * m.element);
     });
   });
 }
+void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h, int b) {
+  load_box(Block::current(), to, map, barrier, d, s, h, b);
+}
+void tma_load_multicast(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h,
+                        int b, unsigned to_ranks) {
+  const Block& here = Block::current();
+  if (!here.cluster || to_ranks >> here.cluster->blocks.size() != 0 || to_ranks == 0)
+    die("a copy to workgroups that are none of the cluster");
+  for (unsigned rank = 0; to_ranks >> rank != 0; ++rank) {
+    if ((to_ranks >> rank & 1) == 0) continue;
+    Block& there = *here.cluster->blocks[rank];
+    if (there.done()) die("a copy to workgroup %u of the cluster, which has left", rank);
+    load_box(there, to, map, barrier, d, s, h, b);
+  }
+}
 void bulk_load(unsigned to, const void* from, unsigned barrier, int bytes) {
   if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
     die("a flat copy of %d bytes, or from a misaligned address", bytes);
   unsigned char* memory = Block::current().at(to, size_t(bytes), 16);
   std::memset(memory, 0xff, size_t(bytes));
-  send(barrier, bytes, [=] { std::memcpy(memory, from, size_t(bytes)); });
+  send(Block::current(), barrier, bytes, [=] { std::memcpy(memory, from, size_t(bytes)); });
 }
 
 // ---- copies to global memory --------------------------------------------------------------------

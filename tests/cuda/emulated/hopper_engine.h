@@ -26,6 +26,8 @@ void mbarrier_wait(unsigned barrier, int parity);
 // ---- copies -------------------------------------------------------------------------------------
 
 void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h, int b);
+void tma_load_multicast(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h,
+                        int b, unsigned to_ranks);
 void tma_store(const CUtensorMap* map, unsigned from, int d, int s, int h, int b);
 void bulk_load(unsigned to, const void* from, unsigned barrier, int bytes);
 void bulk_reduce_add(float* to, unsigned from, int bytes);

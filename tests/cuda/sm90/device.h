@@ -60,10 +60,11 @@ class Memory {
   size_t count_;
 };
 
-// kernel<<<blocks, threads, bytes>>>(arguments...), on a GPU or on the emulator.
+// kernel<<<blocks, threads, bytes>>>(arguments...), on a GPU or on the emulator. cluster: blocks of
+// one, which on a GPU is the kernel's attribute.
 template <typename... P, typename... A>
-void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t bytes,
-            const A&... arguments) {
+void launch_clusters([[maybe_unused]] unsigned cluster, void (*kernel)(P...), unsigned blocks,
+                     unsigned threads, size_t bytes, const A&... arguments) {
 #if defined(__CUDACC__)
   kernel<<<blocks, threads, bytes>>>(arguments...);
   must(cudaGetLastError(), "launch");
@@ -72,8 +73,14 @@ void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t byte
   grid->body = [=] { kernel(arguments...); };
   grid->name = doing();
   grid->size = {blocks, 1, 1}, grid->threads = {threads, 1, 1}, grid->shared_bytes = bytes;
+  grid->cluster = cluster;
   simt::machine().launch(std::move(grid));
 #endif
+}
+template <typename... P, typename... A>
+void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t bytes,
+            const A&... arguments) {
+  launch_clusters(1, kernel, blocks, threads, bytes, arguments...);
 }
 
 struct Shape4 {  // feature, row, head, batch; strides of the last three in elements

@@ -191,6 +191,30 @@ __global__ void through_box(const __grid_constant__ CUtensorMap from,
   }
 }
 
+// Each workgroup of a two-CTA cluster copies every other box to both, and shows all that it has.
+__global__ void __cluster_dims__(2, 1, 1)
+    through_multicast(const __grid_constant__ CUtensorMap from, ushort* seen, int rows, int boxes) {
+  unsigned char* at = aligned_memory();
+  TANDEM_SHARED_ARRAY(uint64_t, barrier, 1);
+  const uint barrier_at = shared_address(barrier), rank = cluster_rank();
+  const int bytes = rows * kPanelBytes;
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier_at, 1);
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  if (threadIdx.x < 32 && elect_one()) {
+    for (int n = int(rank); n < boxes; n += 2)
+      tma_load_multicast(shared_address(at) + uint(n * bytes), &from, barrier_at, 0, n * rows, 0, 0,
+                         3);
+    mbarrier_arrive_expect_tx(barrier_at, boxes * bytes);
+  }
+  mbarrier_wait(barrier_at, 0);
+  for (int n = int(threadIdx.x); n < boxes * rows * 64; n += int(blockDim.x))
+    seen[int(rank) * boxes * rows * 64 + n] = reinterpret_cast<const ushort*>(at)[n];
+  cluster_sync();
+}
+
 __device__ uint at_of(int row, int piece) { return swizzle_128b(row, piece); }
 __global__ void panel_table(uint* to) {
   to[threadIdx.x * 8 + blockIdx.x] = at_of(int(threadIdx.x), int(blockIdx.x));
@@ -361,6 +385,28 @@ TEST_CASE("boxes: order of pieces, zeros outside, and back") {
     if (stored[n] != expected_to[n] && ++different == 1)
       MESSAGE("first at ", n, ": ", stored[n], " for ", expected_to[n]);
   CHECK(different == 0);
+}
+
+TEST_CASE("boxes: to both workgroups of a cluster") {
+  constexpr int rows = 8, boxes = 5;
+  const sm90_test::Shape4 shape{{64, rows * boxes, 1, 1},
+                                {64, 64 * rows * boxes, 64 * rows * boxes}};
+  std::vector<ushort> data(64 * rows * boxes);
+  for (size_t n = 0; n < data.size(); ++n) data[n] = ushort(n * 40503u >> 3 & 0x7fff);
+  const Memory<ushort> from(data), seen_memory(2 * data.size());
+  const CUtensorMap map = sm90_test::make_map(from.get(), shape, rows);
+  const Memory<uint> table_memory(rows * 8);
+  sm90_test::launch(panel_table, 8, rows, 0, table_memory.get());
+  const std::vector<uint> table = table_memory.read();
+  sm90_test::launch_clusters(2, through_multicast, 2, 64, 8192, map, seen_memory.get(), rows,
+                             boxes);
+  const std::vector<ushort> seen = seen_memory.read();
+  int wrong = 0;
+  for (size_t n = 0; n < seen.size(); ++n) {
+    const size_t box = n / 64 / rows * rows * 64, row = n / 64 % rows, f = n % 64;
+    wrong += seen[box + table[row * 8 + f / 8] / 2 + f % 8] != data[n % data.size()];
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
