@@ -145,8 +145,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
         before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq ||
         before == Stem::expand_table || stem == Stem::reduce_table ||
         (before == Stem::pack_bias && stem == Stem::fwd) ||
-        ((before == Stem::mask_map || before == Stem::pack_keep || before == Stem::expand_blocks) &&
-         is_tiled(stem));
+        (before == Stem::mask_map && is_tiled(stem)) ||
+        ((before == Stem::pack_keep || before == Stem::expand_blocks) && has_extra(stem));
   }
   launch.members = e.members;
   if (stem == Stem::fwd)
@@ -235,9 +235,11 @@ String PathPlanner::launches(Vec<Launch>* launches) const {
   const bool tiles = std::any_of(all.begin(), all.end(), is_tiled);
   if (row.backend != Backend::cpu && has_mask_map(p) && tiles && !p.is_empty())
     all.insert(all.begin(), Stem::mask_map);
-  if (row.backend != Backend::cpu && p.blocks && tiles && !p.is_empty())
+  // bwd_origin, which has no tiles, forms scores as well. It reads spans, not the map.
+  const bool scores = std::any_of(all.begin(), all.end(), has_extra);
+  if (row.backend != Backend::cpu && p.blocks && scores && !p.is_empty())
     all.insert(all.begin(), Stem::expand_blocks);
-  if (p.expands_table() && tiles && !p.is_empty()) all.insert(all.begin(), Stem::expand_table);
+  if (p.expands_table() && scores && !p.is_empty()) all.insert(all.begin(), Stem::expand_table);
   if (row.backend != Backend::cpu && p.has_gaps()) all.insert(all.begin(), Stem::place_entries);
   for (Stem stem : all) {
     const String why = make_launch(stem, launches);

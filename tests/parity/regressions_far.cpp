@@ -81,3 +81,16 @@ TEST_CASE("regression: averages of the largest values of f16") {
     for (uint64_t n = 0; n < 3; ++n)
       check_magnitudes(parse(line), found, seed_of("largest averages", n));
 }
+
+// Where a gradient needs no tile of scores, a table or block lists were not expanded, and bwd_origin
+// read the workspace in their place.
+TEST_CASE("regression: far rows: the gradient of a sink alone beside a table or lists") {
+  for (const char* line :
+       {"bwd bf16 b1 hq3 hk1 sq63 sk8 d80 dv80 causal_top_left alibi table=31:i32:1 "
+        "sink grads=s",
+        "bwd f16 b3 hq6 hk3 sq3 sk339 d8 dv5 bottom_right left=170 right=56 "
+        "blocks=64x64:7+7:1x1 sink grads=s"})
+    for (double size : {1e6, 1e8})
+      check_magnitudes(parse(line), with_scores(Magnitudes::Scores::equal, size),
+                       seed_of("sink alone"));
+}

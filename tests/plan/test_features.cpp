@@ -87,6 +87,9 @@ bool lazy(const Plan& plan) {
          p.softcap == 0 && p.dropout == 0 && std::max(p.head_dim, p.head_dim_v) <= kWholeFeatures;
 }
 
+// Whether a kernel reads what hides or moves scores.
+bool forms_scores(const Launch& l) { return has_extra(l.stem); }
+
 // What of a problem's gradients each operation writes.
 bool expects(const Plan& plan, Stem stem) {
   const Problem& p = plan.problem;
@@ -115,12 +118,10 @@ bool expects(const Plan& plan, Stem stem) {
       return std::string(plan.path) == "sm90" && packs_keep(p) && !p.blocks && q && kv;
     case Stem::expand_blocks:
       return plan.backend != Backend::cpu && p.blocks && q && kv &&
-             std::any_of(plan.launches.begin(), plan.launches.end(),
-                         [](const Launch& l) { return is_tiled(l.stem); });
+             std::any_of(plan.launches.begin(), plan.launches.end(), forms_scores);
     case Stem::expand_table:
       return plan.backend != Backend::cpu && p.table && q && kv &&
-             std::any_of(plan.launches.begin(), plan.launches.end(),
-                         [](const Launch& l) { return is_tiled(l.stem); });
+             std::any_of(plan.launches.begin(), plan.launches.end(), forms_scores);
     case Stem::reduce_table:
       return p.wants(TANDEM_GRAD_BIAS_TABLE) && p.heads_q > 0;
     case Stem::mask_map:
@@ -281,17 +282,18 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const Launch& l = plan.launches[n];
     const bool turns = l.has(trait::ds) && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
-    const bool mapped = n > 0 && (plan.launches[n - 1].stem == Stem::mask_map ||
-                                  plan.launches[n - 1].stem == Stem::pack_keep ||
-                                  plan.launches[n - 1].stem == Stem::expand_blocks);
+    const Stem before = n > 0 ? plan.launches[n - 1].stem : Stem::fwd;
+    const bool mapped =
+        (before == Stem::mask_map && l.tile.br > 0) ||
+        ((before == Stem::pack_keep || before == Stem::expand_blocks) && forms_scores(l));
     const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
     // Of a table's launches, also the sum of its parts.
     const bool of_table = (n > 0 && plan.launches[n - 1].stem == Stem::expand_table) ||
                           (n > 0 && l.stem == Stem::reduce_table) ||
                           l.gradient == TANDEM_GRAD_BIAS_TABLE;
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) || l.has(trait::redo) ||
-                      (packed && l.stem == Stem::fwd) || (mapped && l.tile.br > 0) ||
-                      (sum && !summed && !early) || turns || of_table));
+                      (packed && l.stem == Stem::fwd) || mapped || (sum && !summed && !early) ||
+                      turns || of_table));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
