@@ -10,7 +10,8 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <typename T, int TILE>
+// Row: for the name, by which tests/cuda/sm90/check_ptxas knows a kernel.
+template <typename T, int TILE, typename Row>
 __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
     fwd_halved_o(const __grid_constant__ FwdParams params) {
   using S = HalvedShape<TILE>;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
 
 template <typename Row, typename Params, typename T, int TILE>
 Kernel<Params> instance() {
-  return fwd_halved_o<T, TILE>;
+  return fwd_halved_o<T, TILE, Row>;
 }
 
 }  // namespace
