@@ -52,10 +52,9 @@ TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
 // How the warps of a workgroup share a tile of keys, and a query tile that passes it.
 // HALVES = 2: two neighbouring warps own the same keys. Each multiplies half of the queries and
 // sums half of the features, and P and dS pass through shared memory.
-// HALVES = 4: four warps own the same keys, and sum a fourth of the features each. With SWAPS, where
-// these are 32 keys, each two neighbours of them multiply half of the queries: one forms S and the
-// other dP, and each exchanges 16 of its rows for 16 of the other's. Of 16 keys each multiplies a
-// fourth of the queries.
+// HALVES = 4: four warps own the same keys, and sum a fourth of the features each. Of 16 keys each
+// multiplies a fourth of the queries. SWAPS, of 32 keys: each two neighbours multiply half of the
+// queries. One forms S and the other dP, and each exchanges 16 of its rows for 16 of the other's.
 // SUMS_Q: dS also becomes d_q. With HALVES = 1 a warp then takes the queries of a tile TURN at a
 // time: 32, or 16 beside a bias (SOME) where it has 32 keys.
 template <typename T, int ROW, bool SOME, bool SUMS_Q>

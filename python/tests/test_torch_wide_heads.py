@@ -36,7 +36,7 @@ class VaeAttention(nn.Module):
 
 
 class SharedKeyBlock(nn.Module):
-    """Causal attention whose values are its keys, with fewer heads of these: x [B, S, E]."""
+    """Causal attention whose values are its keys, with one head of keys: x [B, S, E]."""
 
     def __init__(self, width: int, heads: int, head_dim: int, fused: bool) -> None:
         super().__init__()

@@ -82,8 +82,8 @@ TEST_CASE("regression: averages of the largest values of f16") {
       check_magnitudes(parse(line), found, seed_of("largest averages", n));
 }
 
-// Where a gradient needs no tile of scores, a table or block lists were not expanded, and bwd_origin
-// read the workspace in their place.
+// Where a gradient needs no tile of scores, a table or block lists were not expanded, and
+// bwd_origin read the workspace in their place.
 TEST_CASE("regression: far rows: the gradient of a sink alone beside a table or lists") {
   for (const char* line :
        {"bwd bf16 b1 hq3 hk1 sq63 sk8 d80 dv80 causal_top_left alibi table=31:i32:1 "
