@@ -117,7 +117,8 @@ Status record(LookUp<cuda::sm80::BwdDkvDqParams> find, const Plan& plan, const L
   *recorder = [=, &plan, &launch](const LaunchOn& on, const Addresses& a) {
     const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
     cuda::sm80::BwdDkvDqParams params{
-        block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
+        block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {},
+        0};
     if (a.d_q_counts)
       params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q, a.d_q_counts};
     return start(&params, on);
