@@ -338,7 +338,7 @@ def test_refusals(device: str) -> None:
     fails(bad, "dropout", q, k, v, dropout=1.5)
     fails(ta.TandemError, "alpha", q, k, v, normalizer="entmax", alpha=3.0)
     fails(
-        ta.UnsupportedError, "head_dim", normal(1, 1, 2, 300), normal(1, 1, 2, 300), v[:1, :1, :2]
+        ta.UnsupportedError, "head_dim", normal(1, 1, 2, 600), normal(1, 1, 2, 600), v[:1, :1, :2]
     )
     odd = np.zeros((2, 4, 9, 8), np.dtype([("x", np.float32), ("y", np.uint8)]))["x"]
     fails(bad, "no multiples of its elements", odd, k, v)

@@ -402,8 +402,8 @@ def test_wrong_arguments():
     ):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=sentence):
             flash_attn_func(**{"q": q, "k": k, "v": v, **change})
-    with pytest.raises(UnsupportedError, match="256"):
-        flash_attn_func(*(rand(1, 4, 1, 264) for _ in range(3)))
+    with pytest.raises(UnsupportedError, match="576"):
+        flash_attn_func(*(rand(1, 4, 1, 584) for _ in range(3)))
 
 
 def test_wrong_cache_arguments():
