@@ -7,6 +7,7 @@ using namespace parity;
 
 TEST_CASE("ratio: heads over 256") {
   check_lines({"bwd bf16 b1 hq2 hk1 sq40 sk50 d512 dv512 causal_bottom_right",
+               "bwd f16 b2 hq2 hk1 sq20 sk30 d320 dv320 kv_padded",
                "bwd f32 b1 hq1 hk1 sq33 sk40 d300 dv20 grads=qkv"},
               2);
 }
