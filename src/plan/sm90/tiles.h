@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "plan/tile.h"
+
 namespace tandem {
 
 constexpr int kMaxShared = 232448;  // bytes of a workgroup, compute capability 9.0
@@ -61,8 +63,8 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 // Tiles of two warpgroups with the same rows. Shared memory has, in panels of 64 rows: Q; twice the
 // weights of a step; and stages of K and V, of a panel each. Behind them lie a number of each row
 // and warpgroup, and mbarriers. V of a product lies in stages side by side.
-constexpr int kMaxWholeHeadDim = 256;  // largest head size of the other tiles
-constexpr int kHalvedKeys = 64;        // of a step, that a warpgroup has the scores of
+constexpr int kMaxWholeHeadDim = int(kWholeFeatures);  // largest head size of the other tiles
+constexpr int kHalvedKeys = 64;  // of a step, that a warpgroup has the scores of
 constexpr int kHalvedPanelBytes = 64 * 128, kHalvedWeightPanels = 4, kHalvedRowBytes = 2 * 64 * 4;
 constexpr int fwd_halved_fixed_bytes(const FwdTile& t) {
   return 1024 + kHalvedPanelBytes * (fwd_panels(t.d) + kHalvedWeightPanels) + kHalvedRowBytes +
