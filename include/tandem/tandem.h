@@ -560,8 +560,8 @@ typedef struct tandem_slices {
   uint32_t count;       /* slices of an execute; 0: there is nothing to do */
   double operations;    /* as asked for */
   /* of the largest slice: more than asked for where a workgroup, or what is not cut, has more.
-   * Vulkan cuts between any two workgroups, and so does CUDA on the paths simt and sm80. On sm90
-   * it cuts between kernels, and the CPU does not cut. Rows that a matrix path of Vulkan computes
+   * Vulkan and CUDA cut between any two workgroups, but forwards of the path sm90 between heads or
+   * batch entries. The CPU does not cut. Rows that a matrix path of Vulkan computes
    * again, as their scores are far from 0, are not counted */
   double largest;
   double whole; /* of all slices together */

@@ -9,9 +9,8 @@
  * Stream    A cudaStream_t or CUstream of that context; 0 is its legacy default stream. Work is
  *           ordered by the stream alone: what other streams, or Vulkan, do to the same buffers is
  *           yours to order, by events or external semaphores.
- * Slices    tandem_execute_slice() cuts the kernels of the paths simt and sm80 between workgroups.
- *           On sm90 it cuts between kernels: tandem_slices.largest may be far above what was asked
- *           for, as a forward often is one kernel. Fewer heads or batch entries a call help.
+ * Slices    tandem_execute_slice() cuts kernels between workgroups, and the forwards of the path
+ *           sm90 between heads or batch entries (docs/guide/slices.md).
  * Capture   tandem_execute() may be called while the stream is being captured into a graph. The
  *           graph keeps args as they were: addresses, dropout's seed and offset. What lies at the
  *           addresses, lengths and masks too, is read anew by each replay. Keep the plan as long as

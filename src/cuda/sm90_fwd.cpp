@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // How the forward kernels for Hopper and pack_bias are recorded.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -30,9 +31,23 @@ uint64_t unique_number() {
          uint64_t(1) << 62;
 }
 
-class Fwd : public Sm90Kernel<FwdParams> {
+// What all forward kernels have: they are persistent, and a slice has whole heads.
+template <typename ParamsOfKernel>
+class AnyFwd : public Sm90Kernel<ParamsOfKernel> {
  public:
-  using Sm90Kernel::Sm90Kernel;
+  using Sm90Kernel<ParamsOfKernel>::Sm90Kernel;
+  bool cut(const LaunchOn& on, ParamsOfKernel* params, Sm90Grid* grid) const {
+    params->first_head = on.first_group / params->block.tiles;
+    params->block.total = on.groups;
+    const unsigned workgroups = on.groups * std::max(grid->cluster, 1u);
+    grid->groups = dim3(std::min(grid->groups.x, workgroups));
+    return true;
+  }
+};
+
+class Fwd : public AnyFwd<FwdParams> {
+ public:
+  using AnyFwd::AnyFwd;
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
     const int cluster = kFwdTiles[choice.row].cluster();
@@ -41,9 +56,14 @@ class Fwd : public Sm90Kernel<FwdParams> {
   }
 };
 
-class FwdBias : public Sm90Kernel<FwdBiasParams> {
+class FwdBias : public AnyFwd<FwdBiasParams> {
  public:
-  using Sm90Kernel::Sm90Kernel;
+  using AnyFwd::AnyFwd;
+  // Heads are numbered over the batch, so a slice deals them in order.
+  bool cut(const LaunchOn& on, Params* params, Sm90Grid* grid) const {
+    params->stream_k.batches = 1;
+    return AnyFwd::cut(on, params, grid);
+  }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     const int steps = int((problem.seq_kv + launch.tile.bc - 1) / launch.tile.bc);
@@ -65,7 +85,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 }  // namespace
 
 TANDEM_RECORDS(FwdParams, Fwd)
-TANDEM_RECORDS(FwdOptionalParams, Sm90Kernel<FwdOptionalParams>)
+TANDEM_RECORDS(FwdOptionalParams, AnyFwd<FwdOptionalParams>)
 TANDEM_RECORDS(FwdBiasParams, FwdBias)
 TANDEM_RECORDS(cuda::sm90::PackKeepParams, Sm90Kernel<cuda::sm90::PackKeepParams>)
 TANDEM_RECORDS(cuda::sm90::PackBiasParams, Sm90Kernel<cuda::sm90::PackBiasParams>)

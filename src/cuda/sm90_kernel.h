@@ -111,6 +111,15 @@ class Sm90Kernel {
     if (joins_spans()) own.spans = a.packed_keep;
     return own;
   }
+  // Cuts a launch to the workgroups of a slice; false: the kernel is not cut (plan/slices.cpp).
+  bool cut(const LaunchOn& on, Params* params, Sm90Grid* grid) const {
+    if constexpr (HasFirstGroup<Params>::value) {
+      params->first_group = on.first_group;
+      grid->groups = dim3(on.groups);
+      return true;
+    }
+    return false;
+  }
   // Launches what follows the kernel within its step of the plan.
   cudaError_t launch_rest(Params*, cudaStream_t) const { return cudaSuccess; }
 
@@ -153,15 +162,19 @@ Status record_as(cuda::sm90::LookUp<typename Own::Params> find, const Sm90Record
   const auto replace = from.tensor_maps.replace;
   const auto bias = bias_address(from.plan, launch);
   const bool has_attributes = grid.has_attributes();
-  *recorder = [=](cudaStream_t stream, const Addresses& a) {
+  *recorder = [=](const LaunchOn& on, const Addresses& a) {
     Params params = fixed;
     if (!replace_addresses(replace, bias, a, &params)) return cudaErrorInvalidValue;
     own.set_addresses(own.addresses(a), &params);
-    const cudaError_t error =
-        has_attributes
-            ? launch_with_attributes(reinterpret_cast<const void*>(kernel), grid, &params, stream)
-            : start(&params, stream);
-    return error != cudaSuccess ? error : own.launch_rest(&params, stream);
+    const auto launch_on = [&](const Sm90Grid& with) {
+      return launch_with_attributes(reinterpret_cast<const void*>(kernel), with, &params, on);
+    };
+    if (on.groups > 0) {
+      Sm90Grid part = grid;
+      return own.cut(on, &params, &part) ? launch_on(part) : cudaErrorInvalidValue;
+    }
+    const cudaError_t error = has_attributes ? launch_on(grid) : start(&params, on);
+    return error != cudaSuccess ? error : own.launch_rest(&params, on);
   };
   return Status();
 }

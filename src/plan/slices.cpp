@@ -102,10 +102,30 @@ double numbers_of(const Plan& plan, const Launch& l) {
   }
 }
 
+// Whether cuda.sm90 cuts a launch: fwd between heads, and of the backward kernels whose workgroups
+// have a tile each. Persistent ones, clusters and parts of a tile stay whole.
+bool is_cut_on_sm90(const Launch& l) {
+  const Sm90Launch& own = l.of<Sm90Launch>();
+  switch (l.stem) {
+    case Stem::fwd:
+      return own.stream_k_units == 0 && own.short_tiles == 0;
+    case Stem::bwd_dkv_dq:
+      return own.parts.most == 0 && !l.has(trait::persistent) && !l.has(trait::bias_tiles) &&
+             l.groups_y == 1;
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_dist:
+    case Stem::bwd_dq:
+      return l.groups_y == 1;
+    default:
+      return false;
+  }
+}
+
 // Whether the kernel of a CUDA launch numbers its workgroups from first_group on (cuda/kernels.h).
 // What is not here has little work, or strides over its grid.
 bool is_cut_on_cuda(const Launch& l) {
-  if (l.as<Sm90Launch>() || uint64_t(l.groups_x) * l.groups_y < l.total) return false;
+  if (l.as<Sm90Launch>()) return is_cut_on_sm90(l);
+  if (uint64_t(l.groups_x) * l.groups_y < l.total) return false;
   switch (l.stem) {
     case Stem::fwd:
     case Stem::fwd_combine:
@@ -180,6 +200,9 @@ Slicing::Slicing(const Plan& plan) {
       w.each = w.of_run = all / std::max(1u, w.groups);
     }
     if (plan.backend == Backend::vulkan && l.groups_y > 1) w.grain = least_width(l);
+    // Persistent workgroups of fwd: whole heads, or with optional inputs whole batch entries.
+    if (l.as<Sm90Launch>() && l.stem == Stem::fwd)
+      w.groups = l.total, w.grain = l.tiles * (l.row().inputs ? uint32_t(p.heads_q) : 1);
     const bool cut = plan.backend == Backend::cuda
                          ? is_cut_on_cuda(l)
                          : plan.backend == Backend::vulkan && w.grain <= l.groups_x / 4 + 1 &&

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // How an execute is cut into slices of bounded work. A slice is a run of workgroups of the plan's
 // pieces, in their order, so that all slices in order do what one execute does. A piece is cut
-// between any two workgroups on Vulkan (vkCmdDispatchBase) and on the paths simt and sm80 of CUDA
-// (cuda/kernels.h: first_group). On sm90 slices are launches, and on the CPU there is one.
+// between any two workgroups on Vulkan (vkCmdDispatchBase) and on CUDA (cuda/kernels.h:
+// first_group), but between whole heads in forwards of cuda.sm90. On the CPU there is one slice.
 #ifndef TANDEM_SRC_PLAN_SLICES_H
 #define TANDEM_SRC_PLAN_SLICES_H
 #include "plan.h"

@@ -52,17 +52,31 @@ struct Tensors {
   }
 };
 
-// The problem in 4 or 2 bytes an element: by whatever path the device prefers for them.
+// An execute in slices of a fifth of its work, of which there are several.
+void execute_in_slices(const tandem_plan* plan, cudaStream_t stream, const tandem_args& args) {
+  tandem_slices slices{};
+  slices.struct_size = sizeof(slices);
+  need(tandem_plan_get_slices(plan, 1e300, &slices), "slices");
+  need(tandem_plan_get_slices(plan, slices.whole / 5, &slices), "slices");
+  need(slices.count > 1, "there are several slices");
+  for (uint32_t n = 0; n < slices.count; ++n)
+    need(tandem_execute_slice(plan, tandem_cuda_stream(stream), &args, &slices, n), "a slice");
+}
+
+// The problem in 4 or 2 bytes an element: by whatever path the device prefers for them. With
+// slices it is captured in slices.
 void check(tandem_device* device, const char* fwd, const char* bwd, size_t size) {
   tandem_plan* plans[2] = {};
   tandem_plan_info info{};
   info.struct_size = sizeof(info);
+  bool sliced = false;
   for (int i = 0; i < 2; ++i) {
     tandem_problem problem;
     need(tandem_problem_parse(i == 0 ? fwd : bwd, &problem), "parse");
     need(tandem_plan_create(device, &problem, &plans[i]), "plan");
     need(tandem_plan_get_info(plans[i], &info), "plan info");
     need(info.workspace_size <= kWorkspace, "the workspace is large enough");
+    sliced = (problem.flags & TANDEM_FLAG_SLICES) != 0;
   }
 
   Tensors direct, replayed;
@@ -98,9 +112,13 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
   cudaGraphExec_t ready;
   // The strictest mode: anything that synchronises or allocates anywhere in the process would fail.
   need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
-  need(tandem_execute(plans[0], tandem_cuda_stream(stream), &later), "captured execute");
-  need(tandem_cuda_execute_timed(plans[1], stream, &later, events.data(), info.kernel_count + 1),
-       "captured timed execute");
+  if (sliced) {
+    for (tandem_plan* plan : plans) execute_in_slices(plan, stream, later);
+  } else {
+    need(tandem_execute(plans[0], tandem_cuda_stream(stream), &later), "captured execute");
+    need(tandem_cuda_execute_timed(plans[1], stream, &later, events.data(), info.kernel_count + 1),
+         "captured timed execute");
+  }
   need(cudaStreamEndCapture(stream, &graph), "end capture");
   need(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
 
@@ -111,7 +129,7 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
       need(tandem_execute(plan, tandem_cuda_stream(stream), &now), "direct execute");
     for (int i = 0; i < 3; ++i) need(cudaGraphLaunch(ready, stream), "launch");
     need(cudaStreamSynchronize(stream), "synchronize");
-    for (uint32_t i = 0; i < info.kernel_count; ++i) {
+    for (uint32_t i = 0; i < (sliced ? 0 : info.kernel_count); ++i) {
       float ms = 0;
       need(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "a replayed event");
       need(ms > 0, "a kernel of a replay takes time");
@@ -413,6 +431,8 @@ int main() {
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
   check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
+  check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left slices",
+        "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic slices", 2);
   for (const char* more : {"", " deterministic"})
     check_early(
         device,

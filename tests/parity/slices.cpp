@@ -41,6 +41,18 @@ TEST_CASE("slices: the bits of one execute, other kernels" * doctest::skip(!at_l
            "bwd f16 b2 hq2 sq130 d64 dv64 entmax=1.5",
            "bwd f16 b3 hq4 hk2 sq40 sk50 d64 dv64 causal_top_left deterministic",
            "fwd bf16 b2 hq2 sq300 d64 dv64 elastic causal_top_left",
+           // Kernels of cuda.sm90, which forward cuts between heads or batch entries.
+           "fwd f16 b2 hq6 hk2 sq700 d128 dv128 causal_top_left",
+           "fwd bf16 b3 hq2 sq300 sk200 d64 dv64 q_packed=500 kv_packed=420",
+           "fwd f16 b4 hq2 sq200 d64 dv64 keep:4x1x200",
+           "fwd bf16 b2 hq3 sq200 sk180 d64 dv64 bias:bf16:1x3x200",
+           "fwd f16 b2 hq3 sq200 d128 dv128 bias:f32:2x3x200 kv_padded",
+           "fwd f16 b2 hq3 sq200 d64 dv64 entmax=1.5",
+           "fwd bf16 b2 hq3 sq200 d256 dv256 left=70 right=0",
+           "fwd bf16 b1 hq6 hk2 sq200 d512 dv512 causal_top_left",
+           "bwd bf16 b2 hq4 hk2 sq300 d256 dv256 causal_top_left sink grads=qkvs",
+           "bwd f16 b3 hq4 hk2 sq300 d64 dv64 keep:3x1x300 deterministic",
+           "bwd bf16 b9 hq16 hk8 sq300 d64 dv64 causal_top_left",
        })
     check_slices(line);
 }

@@ -179,12 +179,12 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
 template <typename T, int TILE, int DQ_ROW, bool SOFTCAP>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv(const __grid_constant__ BwdDkvWithDqParams params) {
-  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  const uint index = params.first_group + workgroup_index();
   if (index < params.block.total) {
     constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvBlock& u = params.block;
     BwdWorkTile work;
-    find_work_tile(u, S, 1, 0, workgroup_index(), &work);
+    find_work_tile(u, S, 1, 0, index, &work);
     work.reversed = reverses_q_loop(u);
     const BwdSharedStorage<TILE, WideHeads> memory{shared_address(aligned_shared_memory())};
     if (threadIdx.x == 0) Barriers<TILE>(memory.barriers()).init();

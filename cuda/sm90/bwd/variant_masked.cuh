@@ -78,7 +78,7 @@ struct Masked : Varlen {
   // deterministic order the number says who waits for whom.
   static TANDEM_DEVICE uint work_index(const Params& params) {
     const BwdDkvDqBlock& u = params.block;
-    const uint index = workgroup_index(), heads = u.total / u.tiles;
+    const uint index = params.first_group + workgroup_index(), heads = u.total / u.tiles;
     if (params.interleaved_heads || index >= u.total) return index;
     constexpr uint kHeads = 16;  // side by side, so that L2 holds their rows
     const uint first = index / (kHeads * u.tiles) * kHeads, width = min(kHeads, heads - first),
@@ -324,7 +324,8 @@ struct Masked : Varlen {
     constexpr BwdShape S = kBwdShapes[TILE];
     const BwdDkvDqBlock& u = params.block;
     BwdWorkTile work;
-    find_work_tile(u, S, 1, params.interleaved_heads, workgroup_index(), &work);
+    find_work_tile(u, S, 1, params.interleaved_heads, params.first_group + workgroup_index(),
+                   &work);
     refine<TILE>(params, &work);
     const int64_t tiles =
         first_tile<TILE, Masked>(u, work, rank_of<Masked>(params, work), head, params.packed_tiles);

@@ -69,8 +69,8 @@ struct BwdVariant {
   static constexpr bool kPersistent = false;
   // The number of the work tile that a workgroup takes.
   template <typename Params>
-  static TANDEM_DEVICE uint work_index(const Params&) {
-    return workgroup_index();
+  static TANDEM_DEVICE uint work_index(const Params& params) {
+    return params.first_group + workgroup_index();
   }
 };
 

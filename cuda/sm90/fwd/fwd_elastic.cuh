@@ -19,7 +19,7 @@ namespace {
 template <typename S>
 TANDEM_DEVICE void produce_elastic(const FwdOptionalParams& params,
                                    const ElasticStorage<S>& storage) {
-  ElasticTileScheduler<S> scheduler(params.block);
+  ElasticTileScheduler<S> scheduler(params);
   FwdWorkTile at;
   PipelineState<S::Q_STAGES, kCounted> q;
   PipelineState<S::STAGES, kCounted> keys;
@@ -74,7 +74,7 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
     gemm_qk<T, S>(s, advance(q_at, q.stage() * S::Q_BYTES), advance(k_at, pipeline.offset()));
   };
 
-  ElasticTileScheduler<S> scheduler(u);
+  ElasticTileScheduler<S> scheduler(params);
   const auto unseen = [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); };
   FwdWorkTile at, to;
   uint index = ~0u;  // of the head whose distance bias is in the table

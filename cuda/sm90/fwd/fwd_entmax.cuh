@@ -34,7 +34,7 @@ template <typename S>
 TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
                                   const FwdSharedStorage<S>& shared) {
   const Search<S> search(shared);
-  StaticTileScheduler<S> scheduler(params.block);
+  StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, FwdOptionalParams> producer(params, shared);
   SearchPasses passes;
   FwdWorkTile at;
@@ -116,7 +116,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
     return t;
   };
 
-  StaticTileScheduler<S> scheduler(u);
+  StaticTileScheduler<S> scheduler(params);
   SearchPasses passes;
   FwdWorkTile at;
   while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {

@@ -94,7 +94,7 @@ struct HalvedSharedStorage {
 template <typename S>
 TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
-  StaticTileScheduler<S> scheduler(u);
+  StaticTileScheduler<S> scheduler(params);
   PipelineState<S::STAGES> pipe;
   FwdWorkTile at;
   const uint rank = cluster_rank();

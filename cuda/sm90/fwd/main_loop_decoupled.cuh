@@ -35,7 +35,7 @@ TANDEM_DEVICE bool visits_all_keys(const FwdBlock& u) {
 template <typename S, typename Params>
 TANDEM_DEVICE void produce_decoupled(const Params& params, const FwdSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
-  StaticTileScheduler<S> scheduler(u);
+  StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
   int batch = 0, head = 0;
   uint described = 0;

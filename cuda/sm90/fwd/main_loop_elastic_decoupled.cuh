@@ -35,7 +35,7 @@ template <typename S>
 TANDEM_DEVICE void produce_elastic_decoupled(const FwdOptionalParams& params,
                                              const ElasticStorage<S>& storage) {
   const FwdBlock& u = params.block;
-  ElasticTileScheduler<S> tiles(u);
+  ElasticTileScheduler<S> tiles(params);
   FwdWorkTile at;
   PipelineState<S::Q_STAGES, kCounted> q;
   PipelineState<S::STAGES> keys;

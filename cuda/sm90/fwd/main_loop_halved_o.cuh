@@ -271,7 +271,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
   const FwdBlock& u = params.block;
   float s[S::KEYS / 2], o[S::PRODUCTS][S::PANELS * kPanel / 2], odd[16];
   HalvedConsumer<T, S> c(shared, s, o, odd);
-  StaticTileScheduler<S> scheduler(u);
+  StaticTileScheduler<S> scheduler(params);
   const float scale = step_scale(u);
   FwdWorkTile at;
 #pragma unroll 1

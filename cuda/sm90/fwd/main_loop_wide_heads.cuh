@@ -23,7 +23,7 @@ template <typename S, typename Params>
 TANDEM_DEVICE void produce_wide_heads(const Params& params, const FwdSharedStorage<S>& shared) {
   static_assert(S::STAGES < kDecoupledDescriptors, "how long a work-tile descriptor stays");
   const FwdBlock& u = params.block;
-  StaticTileScheduler<S> scheduler(u);
+  StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
   uint described = 0;
   FwdWorkTile to;

@@ -172,8 +172,8 @@ TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params) {
   const FwdBlock& u = params.block;
 #pragma unroll 1
   for (uint n = blockIdx.x; n < u.total; n += gridDim.x) {
-    const uint index = n / u.tiles;
-    const int row0 = int(n - index * u.tiles) * S::M;
+    const uint head = n / u.tiles, index = params.first_head + head;
+    const int row0 = int(n - head * u.tiles) * S::M;
     const Entry entry = find_entry(params, int(index / uint(u.heads_q)));
     const TandemTiles span =
         tandem_key_tiles(entry.band, row0, S::M, S::N, entry.seq_q, entry.seq_kv);

@@ -29,16 +29,17 @@ template <typename S>
 struct StaticTileScheduler {
   using Tile = FwdWorkTile;
   const FwdBlock& u;
+  const uint& first_head;                      // of the launch, whose heads u.total counts
   const FwdStreamKParams* stream_k = nullptr;  // with a dense bias
   // Twice the wave, plus 1 for the second tile of a pair. With a bias and equal tiles: how many
   // tiles the workgroup has taken.
   uint position = 0;
 
-  TANDEM_DEVICE explicit StaticTileScheduler(const FwdBlock& block) : u(block) {}
-  TANDEM_DEVICE explicit StaticTileScheduler(const FwdParams& params) : u(params.block) {}
-  TANDEM_DEVICE explicit StaticTileScheduler(const FwdOptionalParams& params) : u(params.block) {}
-  TANDEM_DEVICE explicit StaticTileScheduler(const FwdBiasParams& params)
-      : u(params.block), stream_k(&params.stream_k) {}
+  template <typename Params>
+  TANDEM_DEVICE explicit StaticTileScheduler(const Params& params)
+      : u(params.block), first_head(params.first_head) {
+    if constexpr (std::is_same_v<Params, FwdBiasParams>) stream_k = &params.stream_k;
+  }
   TANDEM_DEVICE TandemBand band() const {
     return TandemBand{u.band_left, u.band_right, u.band_off};
   }
@@ -103,7 +104,7 @@ struct StaticTileScheduler {
         head = equal ? many : begin + rest;
         if (head == begin && (tile < taken || tile + taken >= tiles)) continue;
       }
-      at->index = head;
+      at->index = first_head + head;
       at->row0 = int(tile) * S::M;
       at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
       if (S::BIAS) {
@@ -123,7 +124,8 @@ template <typename S>
 struct ElasticTileScheduler {
   using Tile = FwdWorkTile;
   StaticTileScheduler<S> scheduler;
-  TANDEM_DEVICE explicit ElasticTileScheduler(const FwdBlock& u) : scheduler(u) {}
+  TANDEM_DEVICE explicit ElasticTileScheduler(const FwdOptionalParams& params)
+      : scheduler(params) {}
   TANDEM_DEVICE int earlier() const {
     const FwdBlock& u = scheduler.u;
     return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN

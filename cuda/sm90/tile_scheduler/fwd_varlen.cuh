@@ -47,19 +47,21 @@ struct VarlenTileScheduler {
   using Tile = FwdVarlenTile;
   const FwdOptionalParams& params;
   enum : int { kEqual, kPaired, kLongestFirst } order;
-  int batches, batch = 0, tiles = 0;
+  int batches, batch, tiles = 0;  // batches: the first entry behind those of the launch
   uint position = 0, before = 0;  // before: tiles or pairs of the entries before this one
 
   TANDEM_DEVICE explicit VarlenTileScheduler(const FwdOptionalParams& p) : params(p) {
     const FwdBlock& u = p.block;
-    batches = int(u.total / u.tiles / uint(u.heads_q));
+    batch = int(p.first_head / uint(u.heads_q));
+    batches = batch + int(u.total / u.tiles / uint(u.heads_q));
     uint pairs = 0;
-    for (int b = int(threadIdx.x) % 32; b < batches; b += 32) pairs += uint(tiles_of(b) + 1) / 2;
+    for (int b = batch + int(threadIdx.x) % 32; b < batches; b += 32)
+      pairs += uint(tiles_of(b) + 1) / 2;
     pairs = __reduce_add_sync(kAllLanes, pairs) * uint(u.heads_q);
     order = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN) ? kEqual
             : pairs >= 3 * gridDim.x                                                ? kPaired
                                                                                     : kLongestFirst;
-    tiles = tiles_of(0);
+    tiles = tiles_of(batch);
   }
   TANDEM_DEVICE int tiles_of(int b) const {
     return (find_entry(params, b).seq_q + S::M - 1) / S::M;

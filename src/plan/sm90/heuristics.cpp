@@ -39,6 +39,7 @@ int64_t makespan(const Vec<int64_t>& times, int64_t cores) {
 
 bool is_persistent(const Problem& p, int64_t cores) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys;
+  if (p.slices) return false;  // slices are cut between workgroups that have a tile each
   return sm90_with(p, sm90_kernel(p), trait::persistent) >= 0 && p.head_dim <= kMaxFusedHeadDim &&
          p.head_dim_v <= kMaxFusedHeadDim && p.wants(TANDEM_GRAD_Q) &&
          p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&

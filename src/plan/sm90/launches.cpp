@@ -23,7 +23,7 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   launch->groups_y = 1;
   // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
   if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths()) return;
-  if (saves(p, Saving::stream_k)) return;
+  if (saves(p, Saving::stream_k) || p.slices) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
   const FwdStreamK stream_k =
@@ -106,9 +106,9 @@ void Sm90Planner::arrange(Vec<Launch>* launches) const {
   const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
   Launch* head = find_launch(launches, Stem::bwd_head_sums);
   Launch* dq = find_launch(launches, Stem::bwd_dq);
-  // Heads over kMaxFusedHeadDim.
-  join_to(dq, dkv);
-  join_to(head, dkv ? dkv : dq ? dq : cast);
+  // Heads over kMaxFusedHeadDim. In slices a launch has the workgroups of one kernel.
+  if (!p.slices) join_to(dq, dkv);
+  if (!p.slices) join_to(head, dkv ? dkv : dq ? dq : cast);
   // The last workgroup of a kv head does the work of bwd_head_sums.
   const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
   if (head && narrow && !cast && counts_heads(narrow->total, cores_of(caps))) join(head);

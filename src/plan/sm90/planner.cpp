@@ -292,7 +292,7 @@ bool Sm90Planner::choose(const Refuse& refuse) {
     row_ = p.backward ? first_row(bwd, 0, kBwdShapeCount, p, caps, name(), refuse)
                       : first_row(fwd, 0, kFwdTileCount, p, caps, name(), refuse);
   const int with_parts = sm90_with(p, sm90_kernel(p), trait::parts);
-  if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts) && !p.batch_invariant)
+  if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts) && !p.batch_invariant && !p.slices)
     parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
 }
