@@ -90,10 +90,22 @@ __global__ void __launch_bounds__(kLineGroup)
   entries[thread] = shown;
   __syncthreads();
   const int block = key0 / TANDEM_MAP_BLOCK + thread;
-  if (thread >= kBlocks || block >= kv_blocks) return;
+  if (thread >= 32) return;
+  const bool exists = thread < kBlocks && block < kv_blocks;
   shown = 0;
-  for (int n = 0; n < kLineGroup / kWords; ++n)
+  for (int n = 0; n < kLineGroup / kWords && exists; ++n)
     for (int w = 0; w < 2; ++w) shown |= entries[n * kWords + 2 * thread + w];
+  const uint blocks = __ballot_sync(~0u, shown & 1);
+  if (thread == 0) {
+    static_assert(kBlocks == 16, "half a word");
+    ushort* const half =
+        reinterpret_cast<ushort*>(to + tandem_packed_some(q_blocks, kv_blocks) +
+                                  int64_t(row0 / TANDEM_MAP_BLOCK) * tandem_some_pitch(kv_blocks)) +
+        block / 16;
+    half[0] = ushort(blocks);
+    if (block + 16 >= kv_blocks && block % 32 == 0) half[1] = 0;  // the rest of the word
+  }
+  if (!exists) return;
   reinterpret_cast<unsigned char*>(
       to + tandem_packed_bits(q_blocks,
                               kv_blocks))[int64_t(row0 / TANDEM_MAP_BLOCK) * kv_blocks + block] =

@@ -101,12 +101,22 @@ __global__ void __launch_bounds__(kLineGroup)
   own |= __shfl_xor_sync(~0u, own, 2);
   if (lane % 4 == 0) shown[warp * kBlocksOfGroup + lane / 4] = own;
   __syncthreads();
-  const int block = int(threadIdx.x);
-  if (block >= kBlocksOfGroup || kv_block + block >= kv_blocks) return;
+  if (warp > 0) return;
+  const bool exists = lane < kBlocksOfGroup && kv_block + lane < kv_blocks;
   uint all = 0;
-  for (int n = 0; n < 4; ++n) all |= shown[n * kBlocksOfGroup + block];
-  reinterpret_cast<unsigned char*>(to + words)[int64_t(q_block) * kv_blocks + kv_block + block] =
-      static_cast<unsigned char>(all ^ 2u);
+  for (int n = 0; n < 4 && exists; ++n) all |= shown[n * kBlocksOfGroup + lane];
+  const uint blocks = __ballot_sync(~0u, all & 1);
+  if (exists)
+    reinterpret_cast<unsigned char*>(to + words)[int64_t(q_block) * kv_blocks + kv_block + lane] =
+        static_cast<unsigned char>(all ^ 2u);
+  if (lane > 0) return;
+  unsigned char* const bits =
+      reinterpret_cast<unsigned char*>(to + tandem_packed_some(q_blocks, kv_blocks) +
+                                       int64_t(q_block) * tandem_some_pitch(kv_blocks));
+  static_assert(kBlocksOfGroup == 8, "a byte");
+  bits[kv_block / 8] = static_cast<unsigned char>(blocks);
+  if (kv_block + 8 >= kv_blocks)  // the rest of the word
+    for (int n = across; n < 4 * tandem_some_pitch(kv_blocks); ++n) bits[n] = 0;
 }
 
 template <typename Row, typename Params, typename T, int TILE>

@@ -81,12 +81,19 @@ TANDEM_FN int64_t tandem_map_plane(int q, int kv) { return int64_t(q) * ((kv + 3
 TANDEM_FN int64_t tandem_map_size(int q, int kv) {
   return tandem_map_plane(q, kv) + tandem_map_plane(kv, q);
 }
-// Words of a head of keep as bits, in front of its blocks; and of both.
+// A head of keep as bits, in words: the bits of its pairs; a byte for each block; and behind them a
+// bit for each block, which says what bit 0 of the byte says. packed_bits, packed_some: words in
+// front of the bytes, and of the blocks' bits.
 TANDEM_FN int64_t tandem_packed_bits(int q, int kv) {
   return int64_t(q) * TANDEM_MAP_BLOCK * tandem_packed_pitch(kv);
 }
-TANDEM_FN int64_t tandem_packed_size(int q, int kv) {
+TANDEM_FN int64_t tandem_packed_some(int q, int kv) {
   return tandem_packed_bits(q, kv) + (int64_t(q) * kv + 15) / 16 * 4;
+}
+// Words of the blocks' bits of 64 rows.
+TANDEM_FN int tandem_some_pitch(int kv) { return (kv + 31) / 32; }
+TANDEM_FN int64_t tandem_packed_size(int q, int kv) {
+  return tandem_packed_some(q, kv) + (int64_t(q) * tandem_some_pitch(kv) + 3) / 4 * 4;
 }
 #endif
 

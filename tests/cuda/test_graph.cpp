@@ -430,7 +430,8 @@ int main() {
         "bwd f32 b1 hq2 sq200 d64 causal_top_left", 4);
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
-  check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
+  check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded",
+        "bwd f32 b1 hq2 sq200 d64 kv_padded deterministic", 4);
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left slices",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic slices", 2);
   for (const char* more : {"", " deterministic"})

@@ -129,6 +129,10 @@ TEST_CASE("ratio: masks beside a dense bias" * doctest::skip(!at_least(Tier::ci)
        "bwd bf16 b4 hq2 hk2 sq256 sk256 d64 dv64 causal_top_left bias:bf16:4x2x256 spans=1:2x1 "
        "d_bias:bf16 grads=qkvb",
        "fwd bf16 b4 hq2 hk2 sq256 sk256 d64 dv64 bias:bf16:1x2x1 spans=1:2x1",
+       // Tiles of keys that the mask hides are skipped, work tiles that see no key, too.
+       "fwd bf16 b1 hq3 hk3 sq300 sk4500 d64 dv64 bias:bf16:1x3x300 blocks=64x64:2+1:1x1",
+       "fwd f16 b2 hq4 hk2 sq500 sk2300 d128 dv128 bias:f32:1x4x500 blocks=64x64:1+1:1x1",
+       "fwd bf16 b2 hq4 hk2 sq500 sk900 d96 dv96 causal_top_left bias:bf16:1x4x500 spans=1:1x1",
        "bwd bf16 b2 hq2 hk2 sq70 sk90 d128 dv128 bias:bf16:2x2x70 keep:2x2x70 visit_all "
        "d_bias:bf16 grads=qkvb"});
 }

@@ -8,6 +8,7 @@
 #include "../tile_scheduler/fwd_varlen.cuh"
 #include "epilogue.cuh"
 #include "main_loop_ping_pong.cuh"
+#include "shown_tiles.cuh"
 #include "stream_k.cuh"
 
 namespace tandem {
@@ -46,28 +47,31 @@ TANDEM_DEVICE bool v_ends_early(const FwdBlock& u, int end, int seq_kv) {
 // descriptor, so that no consumer divides between tiles. A descriptor has the range of key tiles,
 // the first row, the batch entry, the head, and how many warpgroups have rows in the tile. If none
 // has, there is no further tile. ENDS: lengths cut the range of key tiles.
+//
+// Beside a mask with a row for each query it skips tiles of keys that the mask hides. The range of
+// key tiles of a descriptor then has as many numbers as there are tiles, and each step's own number
+// is in FwdSharedStorage::key_tile().
 template <typename S, typename Params>
 TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
-  const auto publish = [&](const FwdWorkTile& at, int warpgroups, const Entry& entry = {}) {
+  const auto publish = [&](const FwdWorkTile& at, int warpgroups) {
     const PipelineState<S::Q_STAGES, kCounted> q = producer.q_pipe;
     mbarrier_wait(shared.q_empty(q.stage()), q.phase() ^ 1);
     const uint descriptor = shared.bias_descriptor(q.n);
     const int batch = batch_of(u, at);
     st_shared(descriptor, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
     st_shared(descriptor + 16, warpgroups, at.row0, batch, int(at.index) - batch * u.heads_q);
-    if constexpr (S::ENDS)
-      st_shared(shared.bias_entry(q.n), entry.seq_q, entry.seq_kv, entry.band.off, 0);
   };
   // With lengths: those of the batch entry of a tile, and the keys that its rows see. Tiles are
-  // then not shared between workgroups, so the range of key tiles is the whole one.
+  // then not shared between workgroups, so the range of key tiles is the whole one. The words
+  // of the entry are free: no thread reads those of four tiles before.
   const auto find_lengths = [&](FwdWorkTile* at) {
     const Entry entry = find_entry(params, batch_of(u, *at));
     if (params.features.LENGTHS_Q | params.features.LENGTHS_KV)
       at->span = tandem_key_tiles(entry.band, at->row0, S::M, S::N, entry.seq_q, entry.seq_kv);
-    return entry;
+    st_shared(shared.bias_entry(producer.q_pipe.n), entry.seq_q, entry.seq_kv, entry.band.off, 0);
   };
   // Of the tile that was published last, as no register is left for it.
   const auto ends_early = [&](int end) {
@@ -76,6 +80,13 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
   const auto skip = [&] {
     mbarrier_arrive(shared.q_full(producer.q_pipe.stage()));
     producer.q_pipe.next();
+  };
+  const bool skips = S::KEEP && has_hidden_rows<S>(params) && params.features.SKIP;
+  const auto find_shown = [&](FwdWorkTile* at) {
+    const int batch = batch_of(u, *at), head = int(at->index) - batch * u.heads_q;
+    ShownTiles<S>(params.extra, shared, at->row0)
+        .find(packed_keep(params.features, params.extra, params.push.extra, batch, head),
+              &at->span);
   };
   FwdWorkTile to;
   bool more = scheduler.next(&to);
@@ -88,12 +99,10 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
     const int warpgroups = scheduler.stream_k->short_tiles > 0
                                ? min(S::WARPGROUPS, (u.seq_q - at.row0 + 63) / 64)
                                : S::WARPGROUPS;
-    if constexpr (S::ENDS) {
-      const Entry entry = find_lengths(&at);
-      publish(at, warpgroups, entry);
-    } else {
-      publish(at, warpgroups);
-    }
+    if constexpr (S::ENDS) find_lengths(&at);
+    if constexpr (S::KEEP)
+      if (skips) find_shown(&at);
+    publish(at, warpgroups);
     if (at.span.begin >= at.span.end) {
       // The warp that zeroes rows of V may wait for it, and then releases no further descriptor.
       if constexpr (S::ENDS) producer.last_v();
@@ -105,7 +114,13 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
               kv_head = head / u.group, bias_head = head / params.extra.bias_group,
               bias_batch = params.extra.bias.b ? group_of(batch, params.extra.bias_entries) : 0;
     producer.q(at.row0, head, batch);
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+    int t = at.span.end - 1;
+    for (int left = at.span.end - at.span.begin; left > 0; --left) {
+      if constexpr (S::KEEP)
+        if (has_hidden_rows<S>(params)) {
+          producer.wait_k();
+          st_shared(shared.key_tile(producer.k_pipe.n), t);
+        }
       if constexpr (S::ENDS)
         producer.kv(t, kv_head, batch, t == at.span.end - 1 && ends_early(at.span.end));
       else
@@ -113,6 +128,12 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
       // The bias comes last: with one stage, its wait is the longest.
       producer.bias(t, at.row0, bias_head, bias_batch, warpgroups);
       if (t == at.span.end - 1) more = scheduler.next(&to);
+      if constexpr (S::KEEP)
+        if (skips && left > 1) {
+          t = ShownTiles<S>(params.extra, shared, at.row0).previous(t);
+          continue;
+        }
+      --t;
     }
   }
   producer.last_v();
@@ -278,16 +299,14 @@ struct BiasScore : ScorePolicy<T, S> {
     return bool(__any_sync(kAllLanes, c.warpgroup < warpgroups));
   }
   TANDEM_DEVICE int first_step(const Tile& at) const { return at.end - 1; }
-  TANDEM_DEVICE void begin_tile(const Tile& at) {
+  TANDEM_DEVICE void begin_tile(const Tile&) {
     find_keep_rows();
-    fetch_hidden_rows(first_step(at));
     take_q();
     begin_s();
     c.kv.wait_k();
   }
   TANDEM_DEVICE bool begin_step(const Tile& at, int t) {
     if (t < at.begin) return false;
-    fetch_hidden_rows(t);
     begin_s();
     c.kv.wait_k();
     return true;
@@ -327,23 +346,27 @@ struct BiasScore : ScorePolicy<T, S> {
   TANDEM_DEVICE void find_keep_rows() {
     if constexpr (S::KEEP)
       if (has_hidden_rows<S>(params)) {
-        const Strides& strides = params.extra.keep;
+        const int64_t pitch = params.extra.keep.s;
         const BiasWorkTile at = bias_work_tile(c.shared, c.q_pipe.n);
         const int row = at.row0 + accumulator_row(), last = params.block.seq_q - 1;
-        keep_row = reinterpret_cast<const uint*>(params.push.extra[params.features.AT_KEEP]) +
-                   group_of(at.batch, params.extra.keep_entries) * strides.b +
-                   at.head / params.extra.keep_group * strides.h + min(row, last) * strides.s;
-        keep_second = (min(row + 8, last) - min(row, last)) * int(strides.s);
+        keep_row =
+            packed_keep(params.features, params.extra, params.push.extra, at.batch, at.head) +
+            min(row, last) * pitch;
+        keep_second = (min(row + 8, last) - min(row, last)) * int(pitch);
       }
   }
-  TANDEM_DEVICE void fetch_hidden_rows(int t) {
+  // Of the keys at c.kv.k. K or the bias of the step has arrived, and with it the tile's number.
+  TANDEM_DEVICE void fetch_hidden_rows() {
     if constexpr (S::KEEP)
-      if (has_hidden_rows<S>(params)) hidden_rows.fetch(keep_row + t * (N / 32), keep_second);
+      if (has_hidden_rows<S>(params))
+        hidden_rows.fetch(keep_row + int(ld_shared_u32(c.shared.key_tile(c.kv.k.n))) * (N / 32),
+                          keep_second);
   }
   // Loads the tile of the bias to the accumulators of S.
   TANDEM_DEVICE void begin_s() {
     const uint part = bias_part();
     mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
+    fetch_hidden_rows();
     read_hidden_columns();
     const uint from = c.shared.bias(c.warpgroup, bias_pipe.stage()) + part;
     [[maybe_unused]] const float over_scale =
@@ -393,7 +416,10 @@ struct BiasScore : ScorePolicy<T, S> {
   TANDEM_DEVICE void score(const Tile& at, int t) {
     const FwdBlock& u = params.block;
     if constexpr (S::KEEP) {
-      if (has_hidden_rows<S>(params)) hidden_rows.read(hidden);
+      if (has_hidden_rows<S>(params)) {
+        hidden_rows.read(hidden);
+        t = int(ld_shared_u32(c.shared.key_tile(c.kv.k.n - 1)));
+      }
       if (__any_sync(kAllLanes, (hidden[0] | hidden[1]) != 0)) hide_keys<N>(c.s, hidden);
     }
     if (t < at.full_begin || t >= at.full_end) {

@@ -55,16 +55,16 @@ struct F32BiasScore : BiasScore<T, S, Params> {
   TANDEM_DEVICE F32BiasScore(const Params& p, FwdConsumer<T, S>& consumer,
                              typename Base::Held& held)
       : Base(p, consumer, held) {}
-  TANDEM_DEVICE void begin_tile(const Tile& at) {
+  TANDEM_DEVICE void begin_tile(const Tile&) {
     this->find_keep_rows();
-    this->fetch_hidden_rows(this->first_step(at));
     this->take_q();
     c.kv.wait_k();
+    this->fetch_hidden_rows();
   }
   TANDEM_DEVICE bool begin_step(const Tile& at, int t) {
     if (t < at.begin) return false;
-    this->fetch_hidden_rows(t);
     c.kv.wait_k();
+    this->fetch_hidden_rows();
     return true;
   }
   TANDEM_DEVICE void product_s() {

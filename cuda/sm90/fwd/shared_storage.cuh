@@ -88,7 +88,8 @@ struct FwdShape {
   static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes,
                        HIDDEN_AT = LANDED_AT + 16 * WARPGROUPS * BIAS_STAGES,
                        ENTRIES_AT = HIDDEN_AT + 16 * WARPGROUPS * BIAS_STAGES,
-                       V_LANDED_AT = ENTRIES_AT + kBiasDescriptors * kBiasEntryBytes;
+                       V_LANDED_AT = ENTRIES_AT + kBiasDescriptors * kBiasEntryBytes,
+                       KEY_TILES_AT = V_LANDED_AT + 8 * STAGES;
 };
 
 // Addresses of shared memory: stages of Q, K, V and the dense bias, their mbarriers, and work-tile
@@ -142,6 +143,14 @@ struct FwdSharedStorage {
   // Where V arrives that has rows behind the end of a batch entry. They are then zeroed, and the
   // full mbarrier is that of the warp that does this.
   TANDEM_DEVICE uint v_landed(int stage) const { return at + S::V_LANDED_AT + 8 * stage; }
+  // The number of the tile of keys of a step, counted over all work tiles, where the producer skips
+  // tiles. It stays while consumers compute scores, when the stage of K is free again.
+  TANDEM_DEVICE uint key_tile(uint step) const {
+    static_assert(S::STAGES + 1 < kBiasKeyTiles, "how long it stays");
+    return at + S::KEY_TILES_AT + step % kBiasKeyTiles * 4;
+  }
+  // Behind them: where the producer's bits of blocks begin (shown_tiles.cuh).
+  TANDEM_DEVICE uint key_tiles_end() const { return at + S::KEY_TILES_AT + kBiasKeyTiles * 4; }
   TANDEM_DEVICE void init() const {
     for (int n = 0; S::BIAS && n < S::WARPGROUPS * S::BIAS_STAGES; ++n) {
       mbarrier_init(bias_full(0, n), 1);

@@ -8,6 +8,7 @@
 #include "heuristics.h"
 #include "path_planner.h"
 #include "plan/thrift.h"
+#include "tensor_maps.h"
 
 namespace tandem {
 
@@ -21,8 +22,9 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   const int64_t clusters = std::min<int64_t>(launch->total, cores_of(caps) / t.cluster());
   launch->groups_x = uint32_t(std::max<int64_t>(clusters, 1) * t.cluster());  // persistent
   launch->groups_y = 1;
-  // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
-  if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths()) return;
+  // With lengths or a mask tiles do not take equally long, and stream-K knows nothing of what they
+  // leave out.
+  if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths() || packs_keep(p)) return;
   if (saves(p, Saving::stream_k) || p.slices) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);

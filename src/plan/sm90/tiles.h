@@ -148,14 +148,16 @@ constexpr FwdTile fwd_two_warpgroup_tile(const FwdTile& t) {
 // one row.
 // They are 16 bytes apart, as the full mbarriers are, so that one register has the address of both.
 // Behind them four words of each say which keys that row hides. Then four more words of each
-// work-tile descriptor, about the batch entry. Last, an mbarrier for each stage of V, at which a
-// tile arrives that has rows behind the end of the entry.
-constexpr int kBiasEntryBytes = 16;
+// work-tile descriptor, about the batch entry, and an mbarrier for each stage of V, at which a tile
+// arrives that has rows behind the end of the entry. Last, a word for each of the latest tiles of
+// keys, its number, and an address.
+constexpr int kBiasEntryBytes = 16, kBiasKeyTiles = 4;
 constexpr int fwd_bias_landed_bytes(const FwdTile& t) {
   return 2 * 16 * t.warpgroups * fwd_bias_stages(t);
 }
 constexpr int fwd_bias_mask_bytes(const FwdTile& t) {
-  return fwd_bias_landed_bytes(t) + kBiasDescriptors * kBiasEntryBytes + 8 * t.stages;
+  return fwd_bias_landed_bytes(t) + kBiasDescriptors * kBiasEntryBytes + 8 * t.stages +
+         4 * kBiasKeyTiles + 8;
 }
 constexpr int fwd_bias_keep_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_two_warpgroup_tile(row);
