@@ -6,8 +6,8 @@
 // origin (null: no row is far) start at row0.
 template <bool kMasked, bool kGradK, bool kFar>
 inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, const float* lse,
-                         const float* delta, const float* origin) {
-  const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
+                         const float* delta, const float* origin, float factor_of_s) {
+  const Vec lanes = count_from(int(lane)), scale = splat(factor_of_s);
   for (int i = 0; i < rows; ++i) {
     float *s = t.s + i * t.pitch + lane, *dp = t.dp + i * t.pitch + lane;
     const bool sees = lse[i] != -kInfinity;
@@ -40,7 +40,7 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
     d_o_rows.base = static_cast<char*>(t.d_o.base) + h * t.d_o_head * element;
     for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
       const int row0 = tile * t.br, rows = smaller(t.br, t.seq_q - row0);
-      const int64_t row = int64_t(h) * t.seq_q + row0;
+      const int64_t row = h * t.lse_head + row0;
       const Staged q = stage(q_rows, row0, rows, D, t.q_staged);
       const Staged d_o = stage(d_o_rows, row0, rows, Dv, t.d_o_staged);
       product<false>({D, q.data, q.pitch, 1, t.kt, t.s, t.pitch}, rows, lanes);
@@ -51,6 +51,13 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
       const float *lse = t.lse + row, *delta = t.want_k ? t.delta + row : nullptr;
       const float* origin = t.origin ? t.origin + row : nullptr;
+      float scale = t.scale;
+      const SimdTerms* terms = t.terms ? t.terms + h : nullptr;
+      if (terms) {
+        add_terms<true>(*terms, {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, terms->bend,
+                                 terms->term, t.pitch});
+        scale = 1;
+      }
       for (int64_t c = 0; c < lanes; c += kLanes) {
         const auto weigh = t.want_k ? origin   ? weights_rows<true, true, true>
                                       : masked ? weights_rows<true, true, false>
@@ -58,8 +65,9 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
                            : origin ? weights_rows<true, false, true>
                            : masked ? weights_rows<true, false, false>
                                     : weights_rows<false, false, false>;
-        weigh(t, c, row0, rows, lse, delta, origin);
+        weigh(t, c, row0, rows, lse, delta, origin, scale);
       }
+      if (t.want_k && terms && terms->bend) multiply(t.dp, terms->bend, rows, lanes, t.pitch);
       if (t.want_v) product<true>({rows, d_o.data, 1, d_o.pitch, t.s, t.d_vt, t.pitch}, Dv, lanes);
       if (t.want_k) product<true>({rows, q.data, 1, q.pitch, t.dp, t.d_kt, t.pitch}, D, lanes);
     }

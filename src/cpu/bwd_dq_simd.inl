@@ -3,8 +3,8 @@
 
 // Turns scores into ds (in place). kFar: subtracts the rows' origins first.
 template <bool kMasked, bool kFar>
-inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
-  const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
+inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys, float factor_of_s) {
+  const Vec lanes = count_from(int(lane)), scale = splat(factor_of_s);
   const Vec lse = load(t.lse_lanes + lane), delta = load(t.delta_lanes + lane);
   for (int j = 0; j < keys; ++j) {
     float* s = t.s + j * t.pitch + lane;
@@ -19,11 +19,27 @@ inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
   }
 }
 
+// Adds ds of a tile to the sums of d_bias.
+inline void add_d_bias(const SimdBwdDq& t, int col0, int keys, int64_t lanes) {
+  for (int j = 0; j < keys; ++j) {
+    const float* ds = t.s + j * t.pitch;
+    if (t.bias_sums) {
+      float* to = t.bias_sums + (col0 + j) * t.pitch;
+      for (int64_t c = 0; c < lanes; c += kLanes) store(to + c, load(to + c) + load(ds + c));
+    } else {
+      double sum = 0;
+      for (int r = 0; r < t.rows; ++r) sum += ds[r];
+      t.bias_row_sums[col0 + j] += sum;
+    }
+  }
+}
+
 void bwd_dq_kernel(const SimdBwdDq& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
   stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
   stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
-  clear(t.d_qt, D, lanes, t.pitch);
+  const bool want_q = t.d_q.base != nullptr;
+  if (want_q) clear(t.d_qt, D, lanes, t.pitch);
   for (int64_t r = 0; r < lanes; ++r) {
     // +inf makes every p of a row 0: for rows that see no key, and lanes past the end.
     const bool sees = r < t.rows && t.lse[r] != -kInfinity;
@@ -39,15 +55,22 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
+    const float scale = form_scores(t, col0, keys);
     for (int64_t c = 0; c < lanes; c += kLanes) {
       if (t.origin)
-        ds_keys<true, true>(t, c, col0, keys);
+        ds_keys<true, true>(t, c, col0, keys, scale);
       else
-        masked ? ds_keys<true, false>(t, c, col0, keys) : ds_keys<false, false>(t, c, col0, keys);
+        masked ? ds_keys<true, false>(t, c, col0, keys, scale)
+               : ds_keys<false, false>(t, c, col0, keys, scale);
     }
+    if (t.bias_sums || t.bias_row_sums) add_d_bias(t, col0, keys, lanes);
+    if (!want_q) continue;
+    if (t.terms && t.terms->bend) multiply(t.s, t.terms->bend, keys, lanes, t.pitch);
     product<true>({keys, k.data, 1, k.pitch, t.s, t.d_qt, t.pitch}, D, lanes);
   }
 
-  scale_lanes(t.d_qt, t.scale, D, lanes, t.pitch);
-  store_lanes(t.d_qt, t.pitch, t.d_q, t.row0, t.rows, D);
+  if (want_q) {
+    scale_lanes(t.d_qt, t.scale, D, lanes, t.pitch);
+    store_lanes(t.d_qt, t.pitch, t.d_q, t.row0, t.rows, D);
+  }
 }

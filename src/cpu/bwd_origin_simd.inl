@@ -4,13 +4,13 @@
 // the weights themselves. It runs only if a row is far.
 
 // delta += p dp.
-inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys) {
+inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys, float scale) {
   const Vec m = load(t.m + lane), l = load(t.l + lane);
   Vec delta = load(t.delta + lane);
   for (int j = 0; j < keys; ++j) {
     const LaneRange see = rows_that_see(t, col0, j);
     const float* s = t.s + j * t.pitch + lane;
-    const Vec x = hide(load(s) * splat(t.scale), count_from(int(lane)), see.lo, see.hi);
+    const Vec x = hide(load(s) * splat(scale), count_from(int(lane)), see.lo, see.hi);
     // With a single key, p is 1 and delta is dp.
     delta = fma(exp((x - m) - l), load(t.dp + j * t.pitch + lane), delta);
   }
@@ -30,11 +30,17 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys);
+    const float scale = form_scores(t, col0, keys);
+    for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys, scale);
   }
   for (int64_t r = 0; r < lanes; ++r) {
     // A row that sees no key: p = exp(-inf - 0 - inf) = 0.
     const bool sees = t.l[r] != 0;
+    if (sees && t.has_sink) {
+      const float m = std::max(t.m[r], t.sink);
+      t.l[r] = t.l[r] * std::exp(t.m[r] - m) + std::exp(t.sink - m);
+      t.m[r] = m;
+    }
     t.m[r] = sees ? t.m[r] : 0;
     t.l[r] = sees ? std::log(t.l[r]) : kInfinity;
   }
@@ -45,6 +51,7 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
-    for (int64_t c = 0; c < lanes; c += kLanes) delta_keys(t, c, col0, keys);
+    const float scale = form_scores(t, col0, keys);
+    for (int64_t c = 0; c < lanes; c += kLanes) delta_keys(t, c, col0, keys, scale);
   }
 }

@@ -8,11 +8,22 @@ inline LaneRange rows_that_see(const Tile& t, int col0, int j) {
   return LaneRange(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
 }
 
+// Turns products of a tile into scores, where there are optional inputs. Returns the factor that
+// they still have. Tile: SimdFwd, SimdBwdOrigin or SimdBwdDq.
+template <typename Tile>
+inline float form_scores(const Tile& t, int col0, int keys) {
+  if (!t.terms) return t.scale;
+  const SimdTerms& x = *t.terms;
+  add_terms<false>(
+      x, {t.scale, t.band, t.row0, t.rows, col0, keys, t.s, x.bend, x.term, t.pitch});
+  return 1;
+}
+
 // Turns one tile's scores into p (in place), with the online row state. True if m grew in some
 // lane: o so far must then be multiplied by factor.
 template <bool kMasked, typename Tile>
-inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
-  const Vec lanes = count_from(int(lane)), scale = splat(t.scale), old = load(t.m + lane);
+inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys, float factor_of_s) {
+  const Vec lanes = count_from(int(lane)), scale = splat(factor_of_s), old = load(t.m + lane);
   float* s = t.s + lane;
   Vec m = old;
   for (int j = 0; j < keys; ++j) {
@@ -50,13 +61,14 @@ inline void average_again(const SimdFwd& t, int64_t lanes) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    const float scale = form_scores(t, col0, keys);
     for (int64_t c = 0; c < lanes; c += kLanes) {
       const Vec m = load(t.m + c), base = select(equal(m, splat(-kInfinity)), splat(0), m);
       const Vec half = load(t.factor + c) * splat(0.5f);
       for (int j = 0; j < keys; ++j) {
         const LaneRange see = rows_that_see(t, col0, j);
         float* s = t.s + j * t.pitch + c;
-        const Vec x = hide(load(s) * splat(t.scale), count_from(int(c)), see.lo, see.hi);
+        const Vec x = hide(load(s) * splat(scale), count_from(int(c)), see.lo, see.hi);
         store(s, exp(x - base) * half);
       }
     }
@@ -88,9 +100,10 @@ void fwd_kernel(const SimdFwd& t) {
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
+    const float scale = form_scores(t, col0, keys);
     for (int64_t c = 0; c < lanes; c += kLanes) {
-      const bool grew =
-          masked ? softmax_tile<true>(t, c, col0, keys) : softmax_tile<false>(t, c, col0, keys);
+      const bool grew = masked ? softmax_tile<true>(t, c, col0, keys, scale)
+                               : softmax_tile<false>(t, c, col0, keys, scale);
       if (!grew) continue;
       const Vec factor = load(t.factor + c);
       for (int64_t d = 0; d < Dv; ++d)
@@ -104,10 +117,15 @@ void fwd_kernel(const SimdFwd& t) {
   for (int64_t c = 0; c < lanes; c += kLanes) {
     float* factor = t.factor + c;
     for (int n = 0; n < kLanes; ++n) {
-      const float l = t.l[c + n];
-      factor[n] = l == 0 ? 0 : 1 / l;
-      if (t.top && c + n < t.rows && l != 0) *t.top = std::max(*t.top, t.m[c + n]);
-      if (t.lse && c + n < t.rows) t.lse[c + n] = l == 0 ? -kInfinity : t.m[c + n] + std::log(l);
+      const float of_keys = t.m[c + n];
+      float l = t.l[c + n], m = of_keys, own = 1;  // own: of the sum of the keys
+      if (t.has_sink && l != 0) {
+        m = std::max(of_keys, t.sink), own = std::exp(of_keys - m);
+        l = l * own + std::exp(t.sink - m);
+      }
+      factor[n] = l == 0 ? 0 : own / l;
+      if (t.top && c + n < t.rows && l != 0) *t.top = std::max(*t.top, of_keys);
+      if (t.lse && c + n < t.rows) t.lse[c + n] = l == 0 ? -kInfinity : m + std::log(l);
     }
     const Vec x = load(factor);
     for (int64_t d = 0; d < Dv; ++d) {

@@ -18,6 +18,20 @@ struct SimdRows {  // the rows of one head of a tensor
   tandem_dtype dtype;
 };
 
+// The optional inputs of a query head and a batch entry; null or 0 where there are none. What a
+// kernel adds to its products, and what it hides of them (terms_simd.inl).
+struct SimdTerms {
+  SimdRows bias;  // its rows, whose features are keys; row 0: one row for all queries
+  const uint8_t* keep;
+  int64_t keep_row, keep_key;  // strides in bytes; keep_row 0: one row for all queries
+  const int32_t* spans;        // of key 0: span_count intervals of rows a key
+  int span_count;
+  float softcap, slope;
+  bool has_slope;
+  float* term;  // scratch, as large as s
+  float* bend;  // the same, for softcap in the backward
+};
+
 // Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over
 // the tiles of the other axis: query rows in fwd and bwd_dq, keys in bwd_dkv. Arrays with lanes
 // have a pitch.
@@ -26,7 +40,9 @@ struct SimdFwd {
   float* lse;  // of row0; null: not wanted
   float* top;  // raised to the largest score of the rows; null: not wanted
   int64_t head_dim, head_dim_v;
-  float scale;
+  float scale, sink;
+  bool has_sink;
+  const SimdTerms* terms;  // null: none
   TandemBand band;
   TandemTiles tiles;  // key tiles
   int row0, rows, seq_kv, bc;
@@ -50,9 +66,10 @@ struct SimdBwdDot {
 // bits of scores, so that weights sum to 1.
 struct SimdBwdOrigin {
   SimdRows q, k, v, d_o;
-  bool want_delta;
+  bool want_delta, has_sink;
   int64_t head_dim, head_dim_v;
-  float scale;
+  float scale, sink;
+  const SimdTerms* terms;  // null: none
   TandemBand band;
   TandemTiles tiles;  // key tiles
   int row0, rows, seq_kv, bc;
@@ -65,10 +82,15 @@ struct SimdBwdOrigin {
 // If any row of an execute is far, scores are relative to origin, and lse is relative
 // to it. For rows that are not far, origin is 0 and lse is as it was given.
 struct SimdBwdDq {
-  SimdRows q, k, v, d_o, d_q;
+  SimdRows q, k, v, d_o, d_q;         // d_q.base null: it is not wanted
   const float *lse, *delta, *origin;  // of row0; origin null: no row is far
   int64_t head_dim, head_dim_v;
   float scale;
+  const SimdTerms* terms;  // null: none
+  // Sums of d_bias over calls, null where they are not wanted: [keys][pitch] of these rows, or of a
+  // bias with one row [keys].
+  float* bias_sums;
+  double* bias_row_sums;
   TandemBand band;
   TandemTiles tiles;  // key tiles
   int row0, rows, seq_kv, bc;
@@ -83,15 +105,16 @@ struct SimdBwdDkv {
   int64_t q_head, d_o_head;         // strides from head to head, in elements
   int group;
   bool want_k, want_v;
-  // They start at row 0 of the first query head; the next head is seq_q further.
+  // They start at row 0 of the first query head.
   const float *lse, *delta, *origin;
   int64_t head_dim, head_dim_v;
   float scale;
+  const SimdTerms* terms;  // of each query head of the group; null: none
   TandemBand band;
   TandemTiles tiles;  // query tiles
   int col0, cols, seq_q, br;
-  int64_t pitch;
-  float *kt, *vt, *d_kt, *d_vt;           // [D][pitch] [Dv][pitch] [D][pitch] [Dv][pitch]
+  int64_t pitch, lse_head;       // from one query head's lse, delta and origin to the next one's
+  float *kt, *vt, *d_kt, *d_vt;  // [D][pitch] [Dv][pitch] [D][pitch] [Dv][pitch]
   float *q_staged, *d_o_staged, *s, *dp;  // [br][D] [br][Dv] [br][pitch] [br][pitch]
 };
 

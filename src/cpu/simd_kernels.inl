@@ -19,6 +19,7 @@ namespace {
 // clang-format off
 #include "simd_vector.inl"  // in this order
 #include "simd_tile.inl"
+#include "terms_simd.inl"
 #include "fwd_simd.inl"
 #include "bwd_dot_simd.inl"
 #include "bwd_origin_simd.inl"

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 
+#include "element.h"
 #include "problem/far_row.h"
 #include "program.h"
+#include "sequences.h"
 #include "simd.h"
 
 namespace tandem {
@@ -45,13 +47,15 @@ class SimdProgram final : public Program {
       Carver carver(nullptr);
       switch (launch.stem) {
         case Stem::fwd:
-          scratch(launch, carver, SimdFwd());
+          terms_scratch(cols_of(launch), scratch(launch, carver, SimdFwd()).pitch, carver);
           break;
         case Stem::bwd_dq:
-          scratch(launch, carver, SimdBwdDq());
+        case Stem::bwd_dbias:
+          terms_scratch(cols_of(launch), scratch(launch, carver, SimdBwdDq()).pitch, carver);
+          bias_sums(rows_of(launch), carver);
           break;
         case Stem::bwd_dkv:
-          scratch(launch, carver, SimdBwdDkv());
+          terms_scratch(rows_of(launch), scratch(launch, carver, SimdBwdDkv()).pitch, carver);
           break;
         default:
           break;
@@ -60,29 +64,36 @@ class SimdProgram final : public Program {
     }
     if (plan.problem.backward) {
       Carver carver(nullptr);
-      scratch(Launch(), carver, SimdBwdOrigin());
+      const Launch launch;
+      terms_scratch(cols_of(launch), scratch(launch, carver, SimdBwdOrigin()).pitch, carver);
       bytes = std::max(bytes, carver.used());
     }
     pool_.reserve(bytes);
   }
 
   Status record(tandem_stream, const tandem_args& args) const override {
+    const Problem& p = plan_.problem;
+    const Call call(p, args);
     FarRows far;
     if (plan_.problem.backward) {
       // In this order, as delta of a far row is not bwd_dot's.
-      if (plan_.find(Stem::bwd_dot)) bwd_dot(args);
-      bwd_origin(args, &far);
+      if (plan_.find(Stem::bwd_dot)) bwd_dot(call);
+      bwd_origin(call, &far);
     }
     for (const Launch& launch : plan_.launches) {
       switch (launch.stem) {
         case Stem::fwd:
-          fwd(launch, args);
+          fwd(launch, call);
           break;
         case Stem::bwd_dkv:
-          bwd_dkv(launch, args, far);
+          bwd_dkv(launch, call, far);
           break;
         case Stem::bwd_dq:
-          bwd_dq(launch, args, far);
+        case Stem::bwd_dbias:
+          bwd_dq(launch, call, far);
+          break;
+        case Stem::bwd_head_sums:
+          sink_sums(call, far);
           break;
         default:  // bwd_dot; no other has a row in the registry
           break;
@@ -102,6 +113,95 @@ class SimdProgram final : public Program {
       return origin.empty() ? address<const float>(args.lse) + row : &lse[size_t(row)];
     }
   };
+
+  // What all units of an execute share.
+  struct Call {
+    const tandem_args& args;
+    Sequences q, kv;
+    unsigned most_threads = ~0u;  // entries that share rows: each writes them, so in turn
+    Call(const Problem& p, const tandem_args& given)
+        : args(given),
+          q(p.lengths_q, args.lengths_q, args.offsets_q, p.batch, p.seq_q, p.total_q),
+          kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.batch, p.seq_kv, p.total_kv) {
+      if (q.shared || kv.shared) most_threads = 1;
+    }
+  };
+  // Rows and keys of a batch entry, and its band.
+  struct Entry {
+    int seq_q, seq_kv;
+    TandemBand band;
+  };
+  Entry entry_of(const Call& call, int64_t b) const {
+    const Problem& p = plan_.problem;
+    Entry e{int(call.q.length[size_t(b)]), int(call.kv.length[size_t(b)]), p.band};
+    if (p.has_lengths() && p.bottom_right) e.band.off = e.seq_kv - e.seq_q;
+    return e;
+  }
+  // Scratch of the optional inputs of a tile; null: there are none.
+  SimdTerms terms_scratch(int64_t steps, int64_t pitch, Carver& carver) const {
+    const Problem& p = plan_.problem;
+    SimdTerms x{};
+    if ((p.inputs() & kTerms) == 0) return x;
+    x.term = carver.take(steps, pitch);
+    if (p.softcap > 0 && p.backward) x.bend = carver.take(steps, pitch);
+    return x;
+  }
+  // The optional inputs of query heads [first, first + count) of entry b that are added to scores
+  // or hide them; empty: there are none. Scratch: of a tile of so many steps and lanes.
+  Vec<SimdTerms> terms_of(const Call& call, int64_t b, int64_t first, int64_t count, int64_t steps,
+                          int64_t pitch, Carver& carver) const {
+    const Problem& p = plan_.problem;
+    Vec<SimdTerms> terms;
+    if ((p.inputs() & kTerms) == 0 || p.seq_q * p.seq_kv == 0) return terms;
+    const SimdTerms of_scratch = terms_scratch(steps, pitch, carver);
+    for (int64_t h = first; h < first + count; ++h) {
+      SimdTerms x = of_scratch;
+      if (p.bias) {
+        const Overlay& o = p.bias;
+        x.bias = {address<char>(call.args.bias) +
+                      (p.entry_of(o, b) * o.strides.b + h / (p.heads_q / o.heads) * o.strides.h) *
+                          (o.dtype == TANDEM_F32 ? 4 : 2),
+                  o.rows == 1 ? 0 : o.strides.s, o.strides.d, o.dtype};
+      }
+      if (p.keep) {
+        const Overlay& o = p.keep;
+        x.keep = address<const uint8_t>(call.args.keep) + p.entry_of(o, b) * o.strides.b +
+                 h / (p.heads_q / o.heads) * o.strides.h;
+        x.keep_row = o.rows == 1 ? 0 : o.strides.s, x.keep_key = o.strides.d;
+      }
+      if (p.spans) {
+        x.spans = address<const int32_t>(call.args.spans) +
+                  p.spans_head(b, h) * p.spans.numbers(p.seq_kv);
+        x.span_count = p.spans.count;
+      }
+      x.softcap = p.softcap;
+      if (p.alibi) {
+        x.has_slope = true;
+        x.slope = address<const float>(call.args.slope)[p.head_number(p.slopes_batch, b, h)];
+      }
+      terms.push_back(x);
+    }
+    return terms;
+  }
+  float sink_of(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = plan_.problem;
+    return p.sink ? address<const float>(call.args.sink)[p.head_number(p.sinks_batch, b, h)] : 0;
+  }
+  // Sums of d_bias of a tile of rows, or of all rows of a bias that has one; empty: not wanted.
+  struct BiasSums {
+    float* of_rows = nullptr;
+    double* of_one = nullptr;
+  };
+  BiasSums bias_sums(int64_t rows, Carver& carver) const {
+    const Problem& p = plan_.problem;
+    BiasSums sums;
+    if (!p.wants(TANDEM_GRAD_BIAS)) return sums;
+    if (p.bias.rows == 1)
+      sums.of_one = reinterpret_cast<double*>(carver.take(p.seq_kv, 2));
+    else
+      sums.of_rows = carver.take(p.seq_kv, round_up(rows, kSimdMaxLanes));
+    return sums;
+  }
 
   static int br(const Launch& launch) { return launch.tile.br > 0 ? launch.tile.br : kDefaultTile; }
   static int bc(const Launch& launch) { return launch.tile.bc > 0 ? launch.tile.bc : kDefaultTile; }
@@ -156,72 +256,93 @@ class SimdProgram final : public Program {
     return t;
   }
 
-  SimdRows rows(const tandem_buffer& buffer, const Strides& t, int64_t b, int64_t h) const {
-    const int64_t at = (b * t.b + h * t.h) * plan_.problem.element_size();
+  // The rows of a head of an entry. of: those of queries, or of keys.
+  SimdRows rows(const tandem_buffer& buffer, const Strides& t, const Sequences& of, int64_t b,
+                int64_t h) const {
+    const int64_t at =
+        (b * t.b + of.start[size_t(b)] * t.s + h * t.h) * plan_.problem.element_size();
     char* base = address<char>(buffer);
     return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
   }
 
   // Sets what all kernels that own query rows have: the rows of a tile, and the keys that they see.
   template <typename Task>
-  void set_query_tile(const tandem_args& args, int64_t b, int64_t h, int tile, int br, int bc,
-                      Task* t) const {
+  void set_query_tile(const Call& call, const Entry& e, const Vec<SimdTerms>& terms, int64_t b,
+                      int64_t h, int tile, int br, int bc, Task* t) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Sk = int(p.seq_kv);
+    const tandem_args& args = call.args;
     const int64_t kv = h / p.group();
-    t->q = rows(args.q, p.q, b, h), t->k = rows(args.k, p.k, b, kv);
-    t->v = rows(args.v, p.v, b, kv);
-    t->row0 = tile * br, t->rows = std::min(br, Sq - t->row0);
+    t->q = rows(args.q, p.q, call.q, b, h), t->k = rows(args.k, p.k, call.kv, b, kv);
+    t->v = rows(args.v, p.v, call.kv, b, kv);
+    t->row0 = tile * br, t->rows = std::min(br, e.seq_q - t->row0);
     t->head_dim = p.head_dim, t->head_dim_v = p.head_dim_v;
-    t->scale = p.scale, t->band = p.band, t->seq_kv = Sk, t->bc = bc;
-    t->tiles = tandem_key_tiles(p.band, t->row0, br, bc, Sq, Sk);
+    t->scale = p.scale, t->band = e.band, t->seq_kv = e.seq_kv, t->bc = bc;
+    t->terms = terms.empty() ? nullptr : terms.data();
+    t->tiles = tandem_key_tiles(e.band, t->row0, br, bc, e.seq_q, e.seq_kv);
+  }
+  // Zeroes rows of a head that are padding, from row `from` up to `to`. of: a tensor's rows.
+  void zero_rows(const SimdRows& of, int64_t from, int64_t to, int64_t features) const {
+    for (int64_t i = from; i < to; ++i)
+      for (int64_t c = 0; c < features; ++c)
+        store_element(static_cast<char*>(of.base), i * of.row + c * of.feature, of.dtype, 0);
   }
 
   // Calls body(b, h, tile, scratch) for every tile of every head. The longest tiles of a causal
   // problem go first, so that no thread starts one when the others have ended.
   template <typename Body>
-  void for_each_tile(int64_t heads, int64_t tiles, bool last_first, const Body& body) const {
+  void for_each_tile(const Call& call, int64_t batch, int64_t heads, int64_t tiles, bool last_first,
+                     const Body& body) const {
     pool_.run(
-        plan_.problem.batch * heads * tiles,
+        batch * heads * tiles,
         [&](int64_t unit, void* scratch) {
           const int64_t n = unit % tiles, head = unit / tiles;
           body(head / heads, head % heads, int(last_first ? tiles - 1 - n : n), scratch);
         },
-        threads_);
+        std::min(threads_, call.most_threads));
   }
 
-  void fwd(const Launch& launch, const tandem_args& args) const {
+  void fwd(const Launch& launch, const Call& call) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
               tiles = (Sq + Br - 1) / Br;
     MaxLogits largest(p, tiles);
-    for_each_tile(p.heads_q, tiles, true, [&](int64_t b, int64_t h, int tile, void* memory) {
-      Carver carver(memory);
-      SimdFwd t = scratch(launch, carver, SimdFwd());
-      set_query_tile(args, b, h, tile, Br, Bc, &t);
-      t.o = rows(args.o, p.o, b, h);
-      float* lse = address<float>(args.lse);
-      t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
-      t.top = largest.of(b, h, tile);
-      kernels_.fwd(t);
-    });
-    largest.raise(p, address<float>(args.max_logit));
+    for_each_tile(call, p.batch, p.heads_q, tiles, true,
+                  [&](int64_t b, int64_t h, int tile, void* memory) {
+                    Carver carver(memory);
+                    SimdFwd t = scratch(launch, carver, SimdFwd());
+                    const Entry e = entry_of(call, b);
+                    const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
+                    set_query_tile(call, e, terms, b, h, tile, Br, Bc, &t);
+                    t.o = rows(call.args.o, p.o, call.q, b, h);
+                    t.has_sink = p.sink, t.sink = sink_of(call, b, h);
+                    float* lse = address<float>(call.args.lse);
+                    t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
+                    t.top = largest.of(b, h, tile);
+                    if (t.rows > 0) kernels_.fwd(t);
+                    const int end = std::min(t.row0 + Br, Sq), valid = std::max(t.rows, 0);
+                    for (int i = t.row0 + valid; i < end && t.lse; ++i)
+                      t.lse[i - t.row0] = -std::numeric_limits<float>::infinity();
+                    if (!call.q.packed) zero_rows(t.o, t.row0 + valid, end, p.head_dim_v);
+                  });
+    largest.raise(p, address<float>(call.args.max_logit));
   }
 
-  void bwd_dot(const tandem_args& args) const {
+  void bwd_dot(const Call& call) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q);
-    for_each_tile(p.heads_q, (Sq + kDotBlock - 1) / kDotBlock, false,
+    for_each_tile(call, p.batch, p.heads_q, (Sq + kDotBlock - 1) / kDotBlock, false,
                   [&](int64_t b, int64_t h, int block, void*) {
                     SimdBwdDot t;
-                    t.o = rows(args.o, p.o, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
+                    t.o = rows(call.args.o, p.o, call.q, b, h);
+                    t.d_o = rows(call.args.d_o, p.d_o, call.q, b, h);
                     t.head_dim_v = p.head_dim_v;
-                    t.row0 = block * kDotBlock, t.rows = std::min(kDotBlock, Sq - t.row0);
+                    t.row0 = block * kDotBlock;
+                    t.rows = std::min(kDotBlock, entry_of(call, b).seq_q - t.row0);
                     const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
-                    t.delta = delta_of(plan_, args) + row;
-                    t.lse = address<const float>(args.lse) + row;
-                    t.d_lse = p.d_lse ? address<const float>(args.d_lse) + row : nullptr;
-                    kernels_.bwd_dot(t);
+                    t.delta = delta_of(plan_, call.args) + row;
+                    t.lse = address<const float>(call.args.lse) + row;
+                    t.d_lse = p.d_lse ? address<const float>(call.args.d_lse) + row : nullptr;
+                    if (t.rows > 0) kernels_.bwd_dot(t);
                   });
   }
 
@@ -239,24 +360,27 @@ class SimdProgram final : public Program {
   }
 
   // Leaves far empty unless a row is far; the delta of far rows is then overwritten as well.
-  void bwd_origin(const tandem_args& args, FarRows* far) const {
+  void bwd_origin(const Call& call, FarRows* far) const {
     const Problem& p = plan_.problem;
     const int64_t count = p.batch * p.heads_q * p.seq_q;
-    const float* lse = address<const float>(args.lse);
+    const float* lse = address<const float>(call.args.lse);
     if (p.heads_kv * p.seq_kv == 0 || std::none_of(lse, lse + count, tandem_is_far)) return;
     far->lse.assign(lse, lse + count);
     far->origin.resize(size_t(count));
     const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr && !p.part_of_keys;
     const Launch launch;
     const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = cols_of(launch);
-    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
+    for_each_tile(call, p.batch, p.heads_q, (Sq + Br - 1) / Br, true,
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdBwdOrigin t = scratch(launch, carver, SimdBwdOrigin());
-                    set_query_tile(args, b, h, tile, Br, Bc, &t);
+                    const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
+                    set_query_tile(call, entry_of(call, b), terms, b, h, tile, Br, Bc, &t);
                     const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
-                    if (std::none_of(lse + row, lse + row + t.rows, tandem_is_far)) return;
-                    t.d_o = rows(args.d_o, p.d_o, b, h), t.want_delta = want_delta;
+                    if (t.rows <= 0 || std::none_of(lse + row, lse + row + t.rows, tandem_is_far))
+                      return;
+                    t.d_o = rows(call.args.d_o, p.d_o, call.q, b, h), t.want_delta = want_delta;
+                    t.has_sink = p.sink, t.sink = sink_of(call, b, h);
                     kernels_.bwd_origin(t);
                     for (int r = 0; r < t.rows; ++r) {
                       if (!tandem_is_far(lse[row + r])) continue;
@@ -266,53 +390,132 @@ class SimdProgram final : public Program {
                       if (!want_delta) continue;
                       // Where no key is visible, although lse says that one is, l is infinite.
                       const bool takes = p.d_lse && std::isfinite(t.l[r]);
-                      delta_of(plan_, args)[row + r] =
-                          t.delta[r] - (takes ? address<const float>(args.d_lse)[row + r] : 0.f);
+                      const float* d_lse = address<const float>(call.args.d_lse);
+                      delta_of(plan_, call.args)[row + r] =
+                          t.delta[r] - (takes ? d_lse[row + r] : 0.f);
                     }
                   });
   }
 
-  void bwd_dq(const Launch& launch, const tandem_args& args, const FarRows& far) const {
+  // bwd_dq, and d_bias with it; or d_bias alone. A unit is a tile of rows of a query head; with
+  // d_bias of all query heads and entries that read a head of the bias, in order, and all tiles
+  // where the bias has one row.
+  void bwd_dq(const Launch& launch, const Call& call, const FarRows& far) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1);
-    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
-                  [&](int64_t b, int64_t h, int tile, void* memory) {
+    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
+              tiles = (Sq + Br - 1) / Br;
+    const bool with_bias = p.wants(TANDEM_GRAD_BIAS), one_row = with_bias && p.bias.rows == 1;
+    const int64_t batch = with_bias ? p.bias.batch : p.batch,
+                  heads = with_bias ? p.bias.heads : p.heads_q;
+    const int64_t entries = p.batch / std::max<int64_t>(batch, 1),
+                  readers = p.heads_q / std::max<int64_t>(heads, 1);
+    for_each_tile(call, batch, heads, one_row ? 1 : tiles, true,
+                  [&](int64_t b0, int64_t h0, int tile0, void* memory) {
                     Carver carver(memory);
-                    SimdBwdDq t = scratch(launch, carver, SimdBwdDq());
-                    set_query_tile(args, b, h, tile, Br, Bc, &t);
-                    t.d_o = rows(args.d_o, p.d_o, b, h), t.d_q = rows(args.d_q, p.d_q, b, h);
-                    const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
-                    t.lse = far.lse_of(args, row), t.origin = far.origin_of(row);
-                    t.delta = delta_of(plan_, args) + row;
-                    kernels_.bwd_dq(t);
+                    SimdBwdDq base = scratch(launch, carver, SimdBwdDq());
+                    const BiasSums sums = bias_sums(Br, carver);
+                    if (sums.of_rows) std::fill_n(sums.of_rows, p.seq_kv * base.pitch, 0.f);
+                    if (sums.of_one) std::fill_n(sums.of_one, p.seq_kv, 0.);
+                    for (int tile = tile0; tile < (one_row ? tiles : tile0 + 1); ++tile)
+                      for (int64_t b = b0 * entries; b < (b0 + 1) * entries; ++b)
+                        for (int64_t h = h0 * readers; h < (h0 + 1) * readers; ++h) {
+                          Carver more = carver;
+                          SimdBwdDq t = base;
+                          const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, more);
+                          t.bias_sums = sums.of_rows, t.bias_row_sums = sums.of_one;
+                          query_gradients(launch, call, far, terms, b, h, tile, Br, Bc, t);
+                        }
+                    store_d_bias(call, sums, base.pitch, b0, h0, tile0 * Br,
+                                 std::min(Br, Sq - tile0 * Br));
                   });
   }
+  void query_gradients(const Launch& launch, const Call& call, const FarRows& far,
+                       const Vec<SimdTerms>& terms, int64_t b, int64_t h, int tile, int Br, int Bc,
+                       SimdBwdDq t) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q);
+    set_query_tile(call, entry_of(call, b), terms, b, h, tile, Br, Bc, &t);
+    t.d_o = rows(call.args.d_o, p.d_o, call.q, b, h);
+    t.d_q = launch.stem == Stem::bwd_dq ? rows(call.args.d_q, p.d_q, call.q, b, h) : SimdRows{};
+    const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
+    t.lse = far.lse_of(call.args, row), t.origin = far.origin_of(row);
+    t.delta = delta_of(plan_, call.args) + row;
+    if (t.rows > 0) kernels_.bwd_dq(t);
+    if (t.d_q.base && !call.q.packed)
+      zero_rows(t.d_q, t.row0 + std::max(t.rows, 0), std::min(t.row0 + Br, Sq), p.head_dim);
+  }
+  void store_d_bias(const Call& call, const BiasSums& sums, int64_t pitch, int64_t b, int64_t h,
+                    int row0, int rows) const {
+    const Problem& p = plan_.problem;
+    char* const to = address<char>(call.args.d_bias);
+    const int64_t at = b * p.d_bias.b + h * p.d_bias.h;
+    for (int64_t j = 0; j < p.seq_kv && sums.of_one; ++j)
+      store_element(to, at + j * p.d_bias.d, p.d_bias_dtype, sums.of_one[j]);
+    for (int64_t i = 0; i < rows && sums.of_rows; ++i)
+      for (int64_t j = 0; j < p.seq_kv; ++j)
+        store_element(to, at + (row0 + i) * p.d_bias.s + j * p.d_bias.d, p.d_bias_dtype,
+                      double(sums.of_rows[j * pitch + i]));
+  }
 
-  void bwd_dkv(const Launch& launch, const tandem_args& args, const FarRows& far) const {
+  void bwd_dkv(const Launch& launch, const Call& call, const FarRows& far) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = std::max(rows_of(launch), 1),
               Bc = cols_of(launch);
-    for_each_tile(p.heads_kv, (Sk + Bc - 1) / Bc, false,
+    for_each_tile(call, p.batch, p.heads_kv, (Sk + Bc - 1) / Bc, false,
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdBwdDkv t = scratch(launch, carver, SimdBwdDkv());
+                    const tandem_args& args = call.args;
                     const int64_t first = h * p.group();
-                    t.q = rows(args.q, p.q, b, first), t.d_o = rows(args.d_o, p.d_o, b, first);
+                    const Entry e = entry_of(call, b);
+                    const Vec<SimdTerms> terms =
+                        terms_of(call, b, first, p.group(), Br, t.pitch, carver);
+                    t.terms = terms.empty() ? nullptr : terms.data();
+                    t.q = rows(args.q, p.q, call.q, b, first),
+                    t.d_o = rows(args.d_o, p.d_o, call.q, b, first);
                     t.q_head = p.q.h, t.d_o_head = p.d_o.h, t.group = int(p.group());
-                    t.k = rows(args.k, p.k, b, h), t.v = rows(args.v, p.v, b, h);
-                    t.d_k = rows(args.d_k, p.d_k, b, h), t.d_v = rows(args.d_v, p.d_v, b, h);
+                    t.k = rows(args.k, p.k, call.kv, b, h), t.v = rows(args.v, p.v, call.kv, b, h);
+                    t.d_k = rows(args.d_k, p.d_k, call.kv, b, h),
+                    t.d_v = rows(args.d_v, p.d_v, call.kv, b, h);
                     t.want_k = p.wants(TANDEM_GRAD_K), t.want_v = p.wants(TANDEM_GRAD_V);
-                    t.col0 = tile * Bc, t.cols = std::min(Bc, Sk - t.col0);
+                    t.col0 = tile * Bc, t.cols = std::min(Bc, e.seq_kv - t.col0);
                     const int64_t row = (b * p.heads_q + first) * Sq;
-                    t.lse = far.lse_of(args, row), t.origin = far.origin_of(row);
+                    t.lse = far.lse_of(args, row), t.origin = far.origin_of(row), t.lse_head = Sq;
                     t.delta = t.want_k ? delta_of(plan_, args) + row : nullptr;
                     t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
-                    t.scale = p.scale, t.band = p.band, t.seq_q = Sq, t.br = Br;
-                    t.tiles = tandem_query_tiles(p.band, t.col0, Bc, Br, Sq, Sk);
-                    kernels_.bwd_dkv(t);
+                    t.scale = p.scale, t.band = e.band, t.seq_q = e.seq_q, t.br = Br;
+                    t.tiles = tandem_query_tiles(e.band, t.col0, Bc, Br, e.seq_q, e.seq_kv);
+                    if (t.cols > 0) kernels_.bwd_dkv(t);
+                    if (call.kv.packed) return;
+                    const int from = t.col0 + std::max(t.cols, 0), to = std::min(t.col0 + Bc, Sk);
+                    if (t.want_k) zero_rows(t.d_k, from, to, p.head_dim);
+                    if (t.want_v) zero_rows(t.d_v, from, to, p.head_dim_v);
                   });
   }
 
+  // d_sink: the weight of a row's sink times the row's delta, negated, over rows and entries.
+  void sink_sums(const Call& call, const FarRows& far) const {
+    const Problem& p = plan_.problem;
+    const int64_t of_each = p.batch / std::max<int64_t>(p.sinks_batch, 1);
+    const float* delta = delta_of(plan_, call.args);
+    for (int64_t n = 0; n < p.sinks_batch; ++n)
+      for (int64_t h = 0; h < p.heads_q; ++h) {
+        const double sink = address<const float>(call.args.sink)[n * p.heads_q + h];
+        double sum = 0;
+        for (int64_t b = n * of_each; b < (n + 1) * of_each; ++b) {
+          const int64_t row = (b * p.heads_q + h) * p.seq_q;
+          for (int64_t i = row; i < row + entry_of(call, b).seq_q; ++i) {
+            const double lse = far.lse_of(call.args, i)[0];
+            const float* origin = far.origin_of(i);
+            if (!std::isinf(lse)) sum -= std::exp((sink - (origin ? *origin : 0)) - lse) * delta[i];
+          }
+        }
+        address<float>(call.args.d_sink)[n * p.heads_q + h] = float(sum);
+      }
+  }
+
+  // Optional inputs that change or hide scores.
+  static constexpr uint32_t kTerms = kHasBias | kHasKeep | kHasSpans | kHasSoftcap | kHasAlibi;
   const Plan plan_;
   Pool& pool_;
   const SimdKernels& kernels_;

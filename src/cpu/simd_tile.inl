@@ -160,6 +160,12 @@ inline void clear(float* to, int64_t rows, int64_t lanes, int64_t pitch) {
     for (int64_t c = 0; c < lanes; c += kLanes) store(to + r * pitch + c, splat(0));
 }
 
+inline void multiply(float* x, const float* by, int64_t rows, int64_t lanes, int64_t pitch) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = r * pitch; c < r * pitch + lanes; c += kLanes)
+      store(x + c, load(x + c) * load(by + c));
+}
+
 inline void scale_lanes(float* x, float factor, int64_t rows, int64_t lanes, int64_t pitch) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < lanes; c += kLanes)

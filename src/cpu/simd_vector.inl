@@ -49,7 +49,9 @@ inline Vec max(Vec a, Vec b) {
 inline Vec select(IntVec condition, Vec yes, Vec no) { return condition ? yes : no; }
 inline IntVec less(Vec a, Vec b) { return a < b; }
 inline IntVec equal(Vec a, Vec b) { return a == b; }
+inline IntVec not_less(Vec a, Vec b) { return a >= b; }
 inline IntVec both(IntVec a, IntVec b) { return a & b; }
+inline IntVec either(IntVec a, IntVec b) { return a | b; }
 
 // Without vector extensions: plain loops, which the compiler may vectorise.
 #else
@@ -91,6 +93,9 @@ inline Vec operator-(Vec a, Vec b) {
 inline Vec operator*(Vec a, Vec b) {
   return lanewise<Vec>([=](int n) { return a.x[n] * b.x[n]; });
 }
+inline Vec operator/(Vec a, Vec b) {
+  return lanewise<Vec>([=](int n) { return a.x[n] / b.x[n]; });
+}
 inline IntVec operator-(IntVec a, IntVec b) {
   return lanewise<IntVec>([=](int n) { return int32_t(uint32_t(a.x[n]) - uint32_t(b.x[n])); });
 }
@@ -110,8 +115,14 @@ inline IntVec less(Vec a, Vec b) {
 inline IntVec equal(Vec a, Vec b) {
   return lanewise<IntVec>([=](int n) { return a.x[n] == b.x[n] ? -1 : 0; });
 }
+inline IntVec not_less(Vec a, Vec b) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] >= b.x[n] ? -1 : 0; });
+}
 inline IntVec both(IntVec a, IntVec b) {
   return lanewise<IntVec>([=](int n) { return a.x[n] & b.x[n]; });
+}
+inline IntVec either(IntVec a, IntVec b) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] | b.x[n]; });
 }
 #endif
 

@@ -133,9 +133,9 @@ TEST_CASE("a kernel does not run for a problem with an input that its row lacks"
   REQUIRE(String(plan.path) == "simd");
   const Caps caps = caps_of("cpu");
   CHECK(kernels_refusal(caps, plan) == "");
-  plan.problem.softcap = 1;
-  plan.problem.sink = true;
-  CHECK(kernels_refusal(caps, plan) == "its kernel fwd has no softcap, sink");
+  plan.problem.dropout = 0.5;
+  plan.problem.dist_window = 3;
+  CHECK(kernels_refusal(caps, plan) == "its kernel fwd has no dist_bias, dropout");
 }
 
 TEST_CASE("columns of the registry hold for the launches of each recorded device") {

@@ -342,7 +342,7 @@ TEST_CASE("cpu.simd refuses optional inputs by name, cpu.ref takes them") {
   REQUIRE(parse_problem("bwd f32 b2 hq2 sq4 d8 elastic dist=3 q_padded", &p).ok());
   const std::string text =
       text_of([&](char* to, size_t size) { return tandem_explain(cpu.device, &p, to, size); });
-  CHECK(text.find("it knows plain softmax attention, this problem has elastic softmax, dist_bias, "
-                  "lengths") != std::string::npos);
+  CHECK(text.find("it knows softmax with a bias, masks, lengths, softcap, ALiBi and sinks, this "
+                  "problem has elastic softmax, dist_bias, lengths") != std::string::npos);
   CHECK(text.find("cpu.ref") != std::string::npos);
 }

@@ -32,12 +32,24 @@ class SimdPlanner final : public CpuPlanner {
  public:
   using CpuPlanner::CpuPlanner;
   String refuse() const override {
-    return p.inputs() == 0 ? ""
-                           : "it knows plain softmax attention, this problem has " + p.extras();
+    constexpr uint32_t takes =
+        kHasBias | kHasKeep | kHasSpans | kHasSoftcap | kHasAlibi | kHasSink | kHasLengths;
+    if ((p.inputs() & ~takes) != 0 || p.table)
+      return "it knows softmax with a bias, masks, lengths, softcap, ALiBi and sinks, this problem "
+             "has " +
+             p.extras();
+    if (p.blocks) return "it reads no block lists";
+    if (p.wants(TANDEM_GRAD_SLOPE)) return "it forms no d_slope";
+    return "";
   }
 
  protected:
+  // bwd_dq stores d_bias, too, where it runs.
+  Vec<Stem> stems() const override {
+    return separate_stems(false, p.wants(TANDEM_GRAD_Q) && p.batch * p.seq_q > 0);
+  }
   void form(Launch* launch) const override {
+    if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
     if (is_tiled(launch->stem))
       launch->tile = Tile{"", tile_->br, tile_->bc, 0, 0, 0, 0, kMaxHeadDim, TileOn::both};
   }
