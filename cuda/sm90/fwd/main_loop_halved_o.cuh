@@ -104,7 +104,8 @@ struct HalvedConsumer {
   const uint rank = cluster_rank();
   float (&s)[S::KEYS / 2], (&o)[S::PRODUCTS][kWidth / 2], (&odd)[16];
   Stages next;    // the first stage of the next step's K or V
-  Stages v;       // that of V in flight
+  Stages k;       // that of the last panel of K
+  Stages v;       // the first one of V in flight
   uint step = 0;  // over all work tiles, of P V
 
   TANDEM_DEVICE HalvedConsumer(const HalvedSharedStorage<S>& at, float (&scores)[S::KEYS / 2],
@@ -149,8 +150,8 @@ struct HalvedConsumer {
     if constexpr (S::ODD) release_shared(further(v, S::V_ODD + block));
   }
 
-  // S = Q K^T of this warpgroup's keys, to the end. Panels are released as they are read. The
-  // products before, P V, end behind the first panel's at the latest; then ended() is called.
+  // Issues S = Q K^T of this warpgroup's keys. Panels are released as they are read, but for the
+  // last one. P V before it ends behind the products of the first panel; then ended() is called.
   template <typename Ended>
   TANDEM_DEVICE void product_s(const Ended& ended) {
     Stages own = further(next, warpgroup), read = own;
@@ -158,11 +159,12 @@ struct HalvedConsumer {
     for (int p = 0; p < S::D_PANELS; ++p, own.next_few(2)) {
       wait(own);
       const uint64_t q = k_major(opaque(shared.q()) + p * S::PANEL_BYTES),
-                     k = k_major(opaque(shared.stage(own.stage())));
+                     keys = k_major(opaque(shared.stage(own.stage())));
       wgmma_fence();
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        Wgmma<T, S::KEYS>::template ss<0, 0>(s, advance(q, n * 32), advance(k, n * 32), p + n > 0);
+        Wgmma<T, S::KEYS>::template ss<0, 0>(s, advance(q, n * 32), advance(keys, n * 32),
+                                             p + n > 0);
       wgmma_commit_group();
       wgmma_wait_group<1>();
       if (p == 0) {
@@ -172,9 +174,14 @@ struct HalvedConsumer {
         read.next_few(2);
       }
     }
-    wgmma_wait_group<0>();
-    release(read);
+    k = read;
     skip<2 * S::D_PANELS>();
+  }
+  // Waits for S, behind which LEFT groups of products stay in flight.
+  template <int LEFT>
+  TANDEM_DEVICE void end_s() const {
+    wgmma_wait_group<LEFT>();
+    release(k);
   }
 
   // Issues O += P V of one block.
@@ -207,10 +214,13 @@ struct HalvedConsumer {
     }
     wgmma_commit_group();
   }
-  // Issues P V of a step, whose weights both warpgroups have written.
+  // Issues P V of a step, whose weights both warpgroups have written. S_BEFORE: S of the next step
+  // is in flight, and ends in here.
+  template <bool S_BEFORE>
   TANDEM_DEVICE void product_o() {
     v = next;
     product_o(0);
+    if constexpr (S_BEFORE) end_s<1>();
     if constexpr (S::FEW_STAGES) {
       // Warpgroup 1 waits for panels in stages that warpgroup 0 has had of block 0. A warp that
       // waits two phases ahead of an mbarrier does not wait.
@@ -302,6 +312,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
     };
     mbarrier_wait(shared.q_full(), int(tile % 2));
     c.product_s([] {});
+    c.template end_s<0>();
     c.clear_o();
     const int last = at.span.end - 1;
     weigh(std::true_type(), last);
@@ -312,14 +323,14 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
         if (t < last - 1) c.release_v(1);
       });
       named_barrier_sync<kWeightsWritten>(256);
-      c.product_o();
+      c.template product_o<true>();
       weigh(std::false_type(), t);
     }
     if (read_tid_x() % 128 == 0) mbarrier_arrive(shared.q_empty());
     wgmma_wait_group<0>();
     if (at.span.begin < last) c.release_v(1);
     named_barrier_sync<kWeightsWritten>(256);
-    c.product_o();
+    c.template product_o<false>();
     raise_max_logit(u, params.push, softmax, product_unit(u), [&] {
       return BatchHead{batch_of(u, at), head_of(u, at)};
     });
