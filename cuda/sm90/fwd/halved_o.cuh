@@ -39,6 +39,9 @@ struct HalvedShape {
   // each. A product has PANELS of a warpgroup.
   static constexpr int HALF = DV_PANELS / 2, ODD = DV_PANELS % 2, PANELS = tile.halved_panels,
                        PRODUCTS = HALF / PANELS;
+  // Panels of Q that stay in registers, beside o and S.
+  static constexpr int OPERANDS = 208 - (HALF * kPanel + 32 * ODD) / 2 - KEYS / 2,
+                       Q_PANELS = OPERANDS / 16 < D_PANELS ? OPERANDS / 16 : D_PANELS;
   static constexpr int STAGES = tile.stages, PANEL_BYTES = kHalvedPanelBytes;
   // Where the panels of V of a step begin: those of a block, and the shared ones.
   static constexpr int V_BLOCK = 2 * (HALF + ODD), V_ODD = 2 * HALF;

@@ -103,14 +103,16 @@ struct HalvedConsumer {
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const uint rank = cluster_rank();
   float (&s)[S::KEYS / 2], (&o)[S::PRODUCTS][kWidth / 2], (&odd)[16];
-  Stages next;    // the first stage of the next step's K or V
-  Stages k;       // that of the last panel of K
-  Stages v;       // the first one of V in flight
-  uint step = 0;  // over all work tiles, of P V
+  uint (&q)[4 * S::Q_PANELS][4];  // the first panels of Q, as A operands
+  Stages next;                    // the first stage of the next step's K or V
+  Stages k;                       // that of the last panel of K
+  Stages v;                       // the first one of V in flight
+  uint step = 0;                  // over all work tiles, of P V
 
   TANDEM_DEVICE HalvedConsumer(const HalvedSharedStorage<S>& at, float (&scores)[S::KEYS / 2],
-                               float (&out)[S::PRODUCTS][kWidth / 2], float (&shared_panel)[16])
-      : shared(at), s(scores), o(out), odd(shared_panel) {}
+                               float (&out)[S::PRODUCTS][kWidth / 2], float (&shared_panel)[16],
+                               uint (&rows)[4 * S::Q_PANELS][4])
+      : shared(at), s(scores), o(out), odd(shared_panel), q(rows) {}
 
   TANDEM_DEVICE void wait(const Stages& of) const {
     mbarrier_wait(shared.full(of.stage()), of.phase());
@@ -150,6 +152,17 @@ struct HalvedConsumer {
     if constexpr (S::ODD) release_shared(further(v, S::V_ODD + block));
   }
 
+  // Reads the panels of Q that stay in registers. S then reads less of shared memory, whose
+  // bandwidth its products would fill.
+  TANDEM_DEVICE void load_q() const {
+    const int lane = read_tid_x() % 32, row = read_tid_x() % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int p = 0; p < S::Q_PANELS; ++p)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        ldmatrix_x4(q[4 * p + n],
+                    shared.q() + uint(p * S::PANEL_BYTES) + swizzle_128b(row, 2 * n + lane / 16));
+  }
   // Issues S = Q K^T of this warpgroup's keys. Panels are released as they are read, but for the
   // last one. P V before it ends behind the products of the first panel; then ended() is called.
   template <typename Ended>
@@ -158,13 +171,19 @@ struct HalvedConsumer {
 #pragma unroll
     for (int p = 0; p < S::D_PANELS; ++p, own.next_few(2)) {
       wait(own);
-      const uint64_t q = k_major(opaque(shared.q()) + p * S::PANEL_BYTES),
-                     keys = k_major(opaque(shared.stage(own.stage())));
+      const uint64_t keys = k_major(opaque(shared.stage(own.stage())));
       wgmma_fence();
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        Wgmma<T, S::KEYS>::template ss<0, 0>(s, advance(q, n * 32), advance(keys, n * 32),
-                                             p + n > 0);
+        if (p < S::Q_PANELS) {
+          const uint(&a)[4] = q[4 * p + n];
+          Wgmma<T, S::KEYS>::template rs<0>(s, a[0], a[1], a[2], a[3], advance(keys, n * 32),
+                                            p + n > 0);
+        } else {
+          const uint64_t rows = k_major(opaque(shared.q()) + p * S::PANEL_BYTES);
+          Wgmma<T, S::KEYS>::template ss<0, 0>(s, advance(rows, n * 32), advance(keys, n * 32),
+                                               p + n > 0);
+        }
       wgmma_commit_group();
       wgmma_wait_group<1>();
       if (p == 0) {
@@ -280,7 +299,8 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
                                       const HalvedSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
   float s[S::KEYS / 2], o[S::PRODUCTS][S::PANELS * kPanel / 2], odd[16];
-  HalvedConsumer<T, S> c(shared, s, o, odd);
+  uint q[4 * S::Q_PANELS][4];
+  HalvedConsumer<T, S> c(shared, s, o, odd, q);
   StaticTileScheduler<S> scheduler(params);
   const float scale = step_scale(u);
   FwdWorkTile at;
@@ -311,6 +331,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
       }
     };
     mbarrier_wait(shared.q_full(), int(tile % 2));
+    c.load_q();
     c.product_s([] {});
     c.template end_s<0>();
     c.clear_o();
