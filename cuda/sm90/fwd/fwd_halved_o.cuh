@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
     main_loop_halved_o<T, S>(params, shared);
   }
   // Until here the other workgroup may load to this one's memory and arrive at its mbarriers.
+  __syncwarp();
   cluster_sync();
 }
 

@@ -334,6 +334,11 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
     c.load_q();
     c.product_s([] {});
     c.template end_s<0>();
+    // Q of the next work tile may come when the last S is done.
+    const auto release_q = [&](bool done) {
+      if (done && read_tid_x() % 128 == 0) mbarrier_arrive(shared.q_empty());
+    };
+    release_q(at.span.begin == at.span.end - 1);
     c.clear_o();
     const int last = at.span.end - 1;
     weigh(std::true_type(), last);
@@ -345,9 +350,9 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
       });
       named_barrier_sync<kWeightsWritten>(256);
       c.template product_o<true>();
+      release_q(t == at.span.begin);
       weigh(std::false_type(), t);
     }
-    if (read_tid_x() % 128 == 0) mbarrier_arrive(shared.q_empty());
     wgmma_wait_group<0>();
     if (at.span.begin < last) c.release_v(1);
     named_barrier_sync<kWeightsWritten>(256);
