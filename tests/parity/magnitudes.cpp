@@ -377,6 +377,11 @@ TEST_CASE("magnitudes: keys split over workgroups") {
       tandem_problem p = problem(TANDEM_FORWARD, kDtypes[n % 3], {1, 2, 1, 1 + n % 3, 200, 64, 64});
       p.splits = 3;
       check_magnitudes(p, with_scores(kind, size), seed_of(kName, uint64_t(9000 + n)));
+      if (!at_least(Tier::ci)) continue;
+      p = problem(TANDEM_FORWARD, n % 2 ? TANDEM_F16 : TANDEM_BF16,
+                  {1, 2, 1, n % 3 ? 3 : 70, 400, 512, 512});
+      p.splits = 3;
+      check_magnitudes(p, with_scores(kind, size), seed_of(kName, uint64_t(9500 + n)));
     }
   for (double mask : kNumbers) {
     ++n;

@@ -8,7 +8,8 @@ using namespace parity;
 TEST_CASE("ratio: heads over 256") {
   check_lines({"bwd bf16 b1 hq2 hk1 sq40 sk50 d512 dv512 causal_bottom_right",
                "bwd f16 b2 hq2 hk1 sq20 sk30 d320 dv320 kv_padded",
-               "bwd f32 b1 hq1 hk1 sq33 sk40 d300 dv20 grads=qkv"},
+               "bwd f32 b1 hq1 hk1 sq33 sk40 d300 dv20 grads=qkv",
+               "fwd bf16 b1 hq2 hk1 sq20 sk200 d512 dv512 splits=2"},
               2);
 }
 
@@ -34,6 +35,25 @@ TEST_CASE("ratio: heads over 256, few queries" * doctest::skip(!at_least(Tier::c
        "fwd bf16 b1 hq1 hk1 sq70 sk600 d512 dv512 splits=4",
        "fwd f32 b1 hq2 hk1 sq3 sk600 d300 dv576 splits=3",
        "fwd bf16 b2 hq8 hk1 sq1 sk300 d576 dv512 kv_padded"},
+      2);
+}
+
+TEST_CASE("ratio: heads over 256, splits of keys" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"fwd bf16 b1 hq16 hk1 sq1 sk1500 d576 dv512", "fwd f16 b1 hq128 hk1 sq1 sk1300 d576 dv512",
+       "fwd bf16 b2 hq8 hk2 sq1 sk1030 d512 dv512 splits=3",
+       "fwd f16 b1 hq1 hk1 sq300 sk1100 d512 dv512",
+       "fwd bf16 b1 hq2 hk1 sq100 sk400 d320 dv320 splits=2 max_logit=1",
+       // Parts without a key: of a mask, and more of them than tiles.
+       "fwd f16 b2 hq2 hk2 sq150 sk800 d384 dv384 causal_top_left splits=4",
+       "fwd bf16 b1 hq3 hk1 sq40 sk900 d512 dv512 left=100 bottom_right splits=3",
+       "fwd f16 b1 hq2 hk1 sq70 sk300 d576 dv576 splits=9",
+       // Rows that see no key at all.
+       "fwd bf16 b1 hq2 hk2 sq300 sk150 d512 dv512 causal_bottom_right splits=2",
+       // Far rows, and rows of parts that no 16-byte chunks fill.
+       "fwd f16 b1 hq2 hk2 sq9 sk600 d512 dv512 scale=1000 splits=3",
+       "fwd bf16 b1 hq2 hk1 sq65 sk600 d264 dv40 splits=2 scale=-0.1",
+       "fwd f16 b1 hq2 hk1 sq30 sk500 d40 dv330 splits=4"},
       2);
 }
 

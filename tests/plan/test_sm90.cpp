@@ -300,7 +300,9 @@ TEST_CASE(
             for (int n = kFwdTileCount; n-- > 0;) {
               const FwdTile& t = kFwdTiles[n];
               const bool fast = p.seq_kv >= t.from && (!t.to || p.banded() || p.seq_kv <= t.to);
-              if (fast && !t.bias && d <= t.d && dv <= t.dv && pays_192_rows(p, caps.cores, t))
+              const bool filled = !t.halves_o() || (p.seq_q <= 64) == (t.cluster() == 1);
+              if (fast && !t.bias && d <= t.d && dv <= t.dv && filled &&
+                  pays_192_rows(p, caps.cores, t))
                 fit = n;
             }
           }
@@ -311,27 +313,32 @@ TEST_CASE(
           }
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kMaxFusedHeadDim;
+          const bool splits = plan.find(Stem::fwd_combine) != nullptr;
+          CHECK((!splits || std::max(d, dv) > kMaxWholeHeadDim));
           CHECK(stems(plan) == (wide ? "bwd_dot bwd_dkv bwd_dq"
                                 : p.backward && !fuses_dq_postprocess(plan)
                                     ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
                                 : p.backward ? "bwd_dot bwd_dkv_dq"
+                                : splits     ? "fwd fwd_combine"
                                              : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
             if (l.stem != Stem::bwd_dq)
-              CHECK((row_of(l) == fit) == (l.stem != Stem::bwd_dot && l.stem != Stem::bwd_origin));
+              CHECK((row_of(l) == fit) == (l.stem != Stem::bwd_dot && l.stem != Stem::bwd_origin &&
+                                           l.stem != Stem::fwd_combine));
           }
           if (const Launch* l = plan.find(Stem::fwd)) {
             const FwdTile& t = kFwdTiles[fit];
             CHECK(l->tiles == ceil_div(p.seq_q, t.rows()));
-            CHECK(l->total == l->tiles * p.heads_q * p.batch);
+            CHECK(l->total == l->tiles * p.heads_q * p.batch * l->splits);
+            CHECK((l->splits > 1) == splits);
             const uint32_t size = uint32_t(t.cluster());
             CHECK(l->groups_x == size * std::min<uint32_t>(l->total, caps.cores / size));
             CHECK(l->groups_y == 1);
             CHECK(l->invocations() == t.threads());
             CHECK(l->shared_bytes == uint32_t(fwd_plain_shared_bytes(t)));
-            CHECK(plan.workspace_size == 0);
+            CHECK((plan.workspace_size == 0) == !splits);
             continue;
           }
           const BwdShape& s = kBwdShapes[fit];

@@ -85,6 +85,49 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
   CHECK(splits_of(decode, thirty_two) == 3);
 }
 
+TEST_CASE("cuda.sm90 splits keys of heads over 256 where clusters would have no work") {
+  const Caps caps = caps_of("h100_cuda");
+  const struct {
+    const char *line, *tile;
+    uint32_t splits;
+  } rows[] = {
+      // MLA's latent, whose 128 heads are rows of one cluster; decoding, and two queries.
+      {"fwd bf16 hq128 hk1 sq1 sk32768 d576 dv512", "h576", 64},
+      {"fwd bf16 hq128 hk1 sq2 sk32768 d576 dv512", "h576", 32},
+      {"fwd bf16 b64 hq128 hk1 sq1 sk2048 d576 dv512", "h576", 1},
+      // At most 64 rows: workgroups alone.
+      {"fwd bf16 hq32 hk4 sq1 sk32768 d512", "h512s", 32},
+      {"fwd bf16 b64 hq32 hk4 sq1 sk2048 d512", "h512s", 1},
+      {"fwd bf16 hq16 hk1 sq1 sk512 d512", "h512s", 1},
+      // One head: 32 tiles of 66 clusters.
+      {"fwd bf16 hq1 sq4096 d512", "h512", 2},
+      {"fwd bf16 hq1 sq16384 d512", "h512", 1},
+      // What the rows see counts.
+      {"fwd bf16 hq1 sq1 sk100000 d512 causal_bottom_right left=200", "h512s", 1},
+      {"fwd bf16 hq128 hk1 sq1 sk32768 d576 dv512 splits=3", "h576", 3},
+      {"fwd bf16 hq128 hk1 sq1 sk32768 d576 dv512 batch_invariant", "h576", 1},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line, caps);
+    if (std::string(row.line).find("batch_invariant") != std::string::npos) {
+      CHECK(plan.launches[0].splits == 1);
+      continue;
+    }
+    CHECK(std::string(plan.path) == "sm90");
+    CHECK(std::string(plan.tile().name) == row.tile);
+    CHECK(splits_of(row.line, caps) == row.splits);
+    const Launch& l = plan.launches[0];
+    CHECK(l.total == l.tiles * plan.problem.heads_q * plan.problem.batch * l.splits);
+  }
+  // With less workspace fewer parts.
+  const std::string line = "fwd bf16 hq128 hk1 sq1 sk32768 d576 dv512 ";
+  const Plan whole = plan_of(line, caps);
+  const Plan half = plan_of(line + "workspace=" + std::to_string(whole.workspace_size - 1), caps);
+  CHECK(half.launches[0].splits == 32);
+  CHECK(half.workspace_size < whole.workspace_size);
+}
+
 TEST_CASE(
     "one query a head: heads that share keys are rows of one tile where nothing tells them apart") {
   const auto rows = [](const std::string& words, const char* id) {

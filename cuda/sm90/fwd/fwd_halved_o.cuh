@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
     shared.init();
     fence_mbarrier_init();
   }
-  cluster_sync();
+  halved_sync<S>();
   launch_dependent_grids();
   grid_dependency_wait();
   if (threadIdx.x < 128) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
   }
   // Until here the other workgroup may load to this one's memory and arrive at its mbarriers.
   __syncwarp();
-  cluster_sync();
+  if constexpr (S::CLUSTER > 1) cluster_sync();
 }
 
 template <typename Row, typename Params, typename T, int TILE>

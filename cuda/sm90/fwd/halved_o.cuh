@@ -15,7 +15,12 @@
 // and so on.
 //
 // A work tile has 128 rows, 64 for each workgroup of a two-CTA cluster. Both take the same steps,
-// and each loads every other stage, of both, which halves what is read from L2.
+// and each loads every other stage, of both, which halves what is read from L2. Heads of at most 64
+// rows have a workgroup alone.
+//
+// Keys may be split: then a work tile is a part of the keys of its rows. Its o, in f32, and its lse
+// are fwd_combine's. Work tiles are numbered as the parts lie, so the index of a head counts over
+// batch, splits and heads.
 #ifndef TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
 #define TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
 #include "../ptx/cluster.cuh"
@@ -39,8 +44,10 @@ struct HalvedShape {
   // each. A product has PANELS of a warpgroup.
   static constexpr int HALF = DV_PANELS / 2, ODD = DV_PANELS % 2, PANELS = tile.halved_panels,
                        PRODUCTS = HALF / PANELS;
-  // Panels of Q that stay in registers, beside o and S.
-  static constexpr int OPERANDS = 208 - (HALF * kPanel + 32 * ODD) / 2 - KEYS / 2,
+  // Panels of Q that stay in registers, beside o and S. A workgroup alone has one less: there the
+  // compiler needs more registers, and the bytes of K and V bound the time.
+  static constexpr int OPERANDS =
+                           (CLUSTER > 1 ? 208 : 192) - (HALF * kPanel + 32 * ODD) / 2 - KEYS / 2,
                        Q_PANELS = OPERANDS / 16 < D_PANELS ? OPERANDS / 16 : D_PANELS;
   static constexpr int STAGES = tile.stages, PANEL_BYTES = kHalvedPanelBytes;
   // Where the panels of V of a step begin: those of a block, and the shared ones.
@@ -61,6 +68,40 @@ struct HalvedShape {
                        BARRIERS_AT = ROWS_AT + kHalvedRowBytes;
 };
 
+// Which of the workgroups of a work tile this is. All of them wait for each other.
+template <typename S>
+TANDEM_DEVICE uint halved_rank() {
+  if constexpr (S::CLUSTER > 1) return cluster_rank();
+  return 0;
+}
+template <typename S>
+TANDEM_DEVICE void halved_sync() {
+  if constexpr (S::CLUSTER > 1)
+    cluster_sync();
+  else
+    __syncthreads();
+}
+
+// The work tiles, with the key tiles of a part.
+template <typename S>
+struct HalvedTileScheduler {
+  using Tile = FwdWorkTile;
+  StaticTileScheduler<S> scheduler;
+  TANDEM_DEVICE explicit HalvedTileScheduler(const FwdParams& params) : scheduler(params) {}
+  TANDEM_DEVICE TandemBand band() const { return scheduler.band(); }
+  TANDEM_DEVICE bool next(Tile* at) {
+    const FwdBlock& u = scheduler.u;
+    if (!scheduler.next(at)) return false;
+    if (u.splits > 1)
+      at->span = tandem_split_tiles(at->span, batch_of(u, *at) % u.splits, u.splits);
+    return true;
+  }
+};
+// The batch entry of a work tile. batch_of() counts parts.
+TANDEM_DEVICE int batch_of_part(const FwdBlock& u, const FwdWorkTile& at) {
+  return batch_of(u, at) / u.splits;
+}
+
 // Addresses of shared memory.
 template <typename S>
 struct HalvedSharedStorage {
@@ -80,15 +121,15 @@ struct HalvedSharedStorage {
   TANDEM_DEVICE uint full(int n) const { return q_full() + 16 + 16 * n; }
   TANDEM_DEVICE uint empty(int n) const { return full(n) + 8; }
   // Whether the workgroup of this rank loads a stage, for both workgroups of the cluster.
-  TANDEM_DEVICE static bool loads(uint rank, int n) { return uint(n) % 2 == rank; }
+  TANDEM_DEVICE static bool loads(uint rank, int n) { return uint(n) % S::CLUSTER == rank; }
   TANDEM_DEVICE void init() const {
-    const uint rank = cluster_rank();
+    const uint rank = halved_rank<S>();
     mbarrier_init(q_full(), 1);
     mbarrier_init(q_empty(), 2);
     for (int n = 0; n < S::STAGES; ++n) {
       mbarrier_init(full(n), 1);
       // Two warps of a warpgroup, or one of each; and those of the other workgroup.
-      mbarrier_init(empty(n), loads(rank, n) ? 4 : 2);
+      mbarrier_init(empty(n), S::CLUSTER > 1 && loads(rank, n) ? 4 : 2);
     }
   }
 };
@@ -97,10 +138,10 @@ struct HalvedSharedStorage {
 template <typename S>
 TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
-  StaticTileScheduler<S> scheduler(params);
+  HalvedTileScheduler<S> scheduler(params);
   PipelineState<S::STAGES> pipe;
   FwdWorkTile at;
-  const uint rank = cluster_rank();
+  const uint rank = halved_rank<S>();
   int batch = 0, kv_head = 0;
   // Panel n of 64 keys. It may come before this thread expects it: the other workgroup loads it as
   // soon as the warps of both have released the stage.
@@ -108,8 +149,11 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
     const uint full = shared.full(pipe.stage());
     mbarrier_wait(shared.empty(pipe.stage()), pipe.phase() ^ 1);
     mbarrier_arrive_expect_tx(full, S::PANEL_BYTES);
-    if (shared.loads(rank, pipe.stage()))
-      tma_load_multicast(shared.stage(pipe.stage()), map, full, n * kPanel, key, kv_head, batch, 3);
+    const uint to = shared.stage(pipe.stage());
+    if constexpr (S::CLUSTER == 1)
+      tma_load(to, map, full, n * kPanel, key, kv_head, batch);
+    else if (shared.loads(rank, pipe.stage()))
+      tma_load_multicast(to, map, full, n * kPanel, key, kv_head, batch, 3);
     pipe.next();
   };
   const auto load_k = [&](int t) {
@@ -129,7 +173,7 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
 #pragma unroll 1
   for (uint tile = 0; next_visible_tile(scheduler, &at); ++tile) {
     const int head = head_of(u, at);
-    batch = batch_of(u, at), kv_head = head / u.group;
+    batch = batch_of_part(u, at), kv_head = head / u.group;
     mbarrier_wait(shared.q_empty(), int(tile % 2) ^ 1);
     tma_load_tile<S::D_PANELS>(shared.q(), &params.q, shared.q_full(), S::ROWS,
                                at.row0 + S::ROWS * int(rank), head, batch);
@@ -142,17 +186,21 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
   }
 }
 
-// Warps 1 to 3: they store o and lse of work tiles whose rows see no key.
+// Warps 1 to 3: they store o and lse of work tiles whose rows see no key. Of parts without a key
+// they store lse alone, as fwd_combine reads no o there.
 template <typename S>
 TANDEM_DEVICE void store_unseen_halves(const FwdParams& params) {
   const FwdBlock& u = params.block;
-  if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) return;
-  StaticTileScheduler<S> scheduler(params);
+  if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN && u.splits == 1) return;
+  HalvedTileScheduler<S> scheduler(params);
   FwdWorkTile at;
   while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
-    store_unseen_rows(u, params.push, batch_of(u, unseen), head_of(u, unseen),
-                      unseen.row0 + S::ROWS * int(cluster_rank()), S::ROWS, int(threadIdx.x) - 32,
-                      96);
+    const int row0 = unseen.row0 + S::ROWS * int(halved_rank<S>()), thread = int(threadIdx.x) - 32;
+    if (u.splits == 1)
+      return store_unseen_rows(u, params.push, batch_of(u, unseen), head_of(u, unseen), row0,
+                               S::ROWS, thread, 96);
+    float* lse = reinterpret_cast<float*>(params.push.lse) + int64_t(unseen.index) * u.seq_q;
+    if (thread < S::ROWS && row0 + thread < u.seq_q) lse[row0 + thread] = -INFINITY;
   })) {
   }
 }

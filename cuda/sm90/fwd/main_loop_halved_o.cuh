@@ -3,6 +3,7 @@
 // before is in flight, and S of the next step is issued before that ends.
 #ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_HALVED_O_CUH
 #define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_HALVED_O_CUH
+#include "../../parts/softmax.cuh"
 #include "halved_o.cuh"
 
 namespace tandem {
@@ -101,7 +102,7 @@ struct HalvedConsumer {
   static constexpr int kWidth = S::PANELS * kPanel;  // features of a product into o
   const HalvedSharedStorage<S>& shared;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const uint rank = cluster_rank();
+  const uint rank = halved_rank<S>();
   float (&s)[S::KEYS / 2], (&o)[S::PRODUCTS][kWidth / 2], (&odd)[16];
   uint (&q)[4 * S::Q_PANELS][4];  // the first panels of Q, as A operands
   Stages next;                    // the first stage of the next step's K or V
@@ -129,7 +130,8 @@ struct HalvedConsumer {
   TANDEM_DEVICE void arrive(const Stages& of) const {
     const uint empty = shared.empty(of.stage());
     mbarrier_arrive(empty);
-    if (!shared.loads(rank, of.stage())) mbarrier_arrive_remote(cluster_address(empty, rank ^ 1));
+    if constexpr (S::CLUSTER > 1)
+      if (!shared.loads(rank, of.stage())) mbarrier_arrive_remote(cluster_address(empty, rank ^ 1));
   }
   TANDEM_DEVICE static Stages further(Stages from, int count) {
     from.next_few(count);
@@ -292,7 +294,48 @@ struct HalvedConsumer {
       store(o[g], (warpgroup * S::HALF + g * S::PANELS) * kPanel);
     if constexpr (S::ODD) store(odd, 2 * S::HALF * kPanel + 32 * warpgroup);
   }
+  // The same of a part of the keys: f32, in rows of whole chunks of eight.
+  TANDEM_DEVICE void store_part(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
+                                const float (&inverse)[2]) {
+    const int row = at.row0 + accumulator_row() - 64 * warpgroup;
+    float* const base = reinterpret_cast<float*>(push.o) + int64_t(at.index) * u.o.h;
+    const auto store = [&](auto& accumulators, int first) {
+      constexpr int kChunks = int(sizeof accumulators / sizeof accumulators[0]) / 4;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int left = row + 8 * r < u.seq_q ? int(u.o.s) - first : 0;
+        float* to = base + (row + 8 * r) * u.o.s + first + accumulator_col();
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j)
+          if (8 * j < left)
+            *reinterpret_cast<float2*>(to + 8 * j) =
+                make_float2(accumulators[4 * j + 2 * r] * inverse[r],
+                            accumulators[4 * j + 2 * r + 1] * inverse[r]);
+      }
+    };
+#pragma unroll
+    for (int g = 0; g < S::PRODUCTS; ++g)
+      store(o[g], (warpgroup * S::HALF + g * S::PANELS) * kPanel);
+    if constexpr (S::ODD) store(odd, 2 * S::HALF * kPanel + 32 * warpgroup);
+  }
 };
+
+// Stores lse of a part of a row's keys, of the thread's row r. l: the row's sum.
+template <typename S>
+TANDEM_DEVICE void store_part_lse(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
+                                  const HalvedSoftmax<S>& softmax, int r, float l) {
+  const int row = at.row0 + accumulator_row() + 8 * r;
+  if (row >= u.seq_q || read_tid_x() % 4 != 0) return;
+  float* lse = reinterpret_cast<float*>(push.lse);
+  const int64_t index = int64_t(at.index) * u.seq_q + row;
+  if (l == 0.f) {
+    lse[index] = -INFINITY;
+    return;
+  }
+  const float m = softmax.m[r], unit = softmax.origin(r).ln_unit(product_unit(u)),
+              origin = __fmul_rn(m, unit);
+  put_part_lse(lse, index, origin, fmaf(m, unit, -origin) + logf(l));
+}
 
 template <typename T, typename S>
 TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
@@ -301,7 +344,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
   float s[S::KEYS / 2], o[S::PRODUCTS][S::PANELS * kPanel / 2], odd[16];
   uint q[4 * S::Q_PANELS][4];
   HalvedConsumer<T, S> c(shared, s, o, odd, q);
-  StaticTileScheduler<S> scheduler(params);
+  HalvedTileScheduler<S> scheduler(params);
   const float scale = step_scale(u);
   FwdWorkTile at;
 #pragma unroll 1
@@ -358,7 +401,7 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
     named_barrier_sync<kWeightsWritten>(256);
     c.template product_o<false>();
     raise_max_logit(u, params.push, softmax, product_unit(u), [&] {
-      return BatchHead{batch_of(u, at), head_of(u, at)};
+      return BatchHead{batch_of_part(u, at), head_of(u, at)};
     });
     float sum[2], other[2], lse[2], inverse[2];
 #pragma unroll
@@ -369,12 +412,16 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
       const float l = sum[r] + other[r];
       lse[r] = softmax.lse(r, l, product_unit(u));
       inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
+      if (u.splits > 1 && c.warpgroup == 0) store_part_lse(u, params.push, at, softmax, r, l);
     }
-    if (c.warpgroup == 0) store_lse(u, params.push, at, lse);
+    if (u.splits == 1 && c.warpgroup == 0) store_lse(u, params.push, at, lse);
     wgmma_wait_group<0>();
     if constexpr (!S::FEW_STAGES) c.release_v(0);
     c.release_v(1);
-    c.store_o(u, params.push, at, inverse);
+    if (u.splits > 1)
+      c.store_part(u, params.push, at, inverse);
+    else
+      c.store_o(u, params.push, at, inverse);
   }
 }
 

@@ -84,6 +84,26 @@ inline int64_t interleaved_heads(bool open, int64_t cores, int64_t tiles, int64_
 // 4.21 ("A dense bias, forward and backward").
 bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles);
 
+// How many workgroups or clusters share the keys of a work tile of heads over 256: as many as end
+// soonest. Times are in steps of the KV loop, some 3 us. A work tile takes one step more, for its
+// prologue and epilogue. The combine takes one, and one for each kStepBytes that the parts of o are
+// written and read. A part has kSplitSteps steps or more. These are predictions, not measured
+// times: 128 rows of 576 features and 32,768 keys, 64 parts of 4 steps. at_once: work tiles that
+// the device has room for; steps: of the tile with most; outputs: elements of o.
+constexpr int64_t kSplitSteps = 4, kSplitWaves = 4, kStepBytes = 12 << 20;
+inline int64_t halved_splits(int64_t tiles, int64_t at_once, int64_t steps, int64_t outputs) {
+  at_once = at_once > 0 ? at_once : 1;
+  const auto waves = [&](int64_t n) { return (tiles * n + at_once - 1) / at_once; };
+  int64_t best = 1;
+  auto least = double(waves(1) * (steps + 1));
+  for (int64_t n = 2; n * kSplitSteps <= steps && waves(n) <= kSplitWaves && tiles > 0; ++n) {
+    const double bytes = 2.0 * sizeof(float) * double(n) * double(outputs);
+    const double time = double(waves(n) * ((steps + n - 1) / n + 1) + 1) + bytes / kStepBytes;
+    if (time < least) least = time, best = n;
+  }
+  return best;
+}
+
 // Whether the last workgroup of a kv head does the work of bwd_head_sums. Counting finished
 // workgroups takes each of them a microsecond or two: with more workgroups than SMs B 16 H 16 S
 // 1024 D 64 takes 0.553 ms instead of 0.522 ("dQ postprocess of few workgroups").

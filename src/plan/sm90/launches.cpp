@@ -12,6 +12,20 @@
 
 namespace tandem {
 
+uint32_t Sm90Planner::key_splits(const Launch&, const Extent& e) const {
+  const FwdTile t = sm90_fwd_tile(p, row_);
+  if (!t.halves_o() || p.batch_invariant) return 1;
+  if (p.splits > 0) return uint32_t(p.splits);
+  int steps = 0;  // of the tile with most
+  for (int64_t n = 0; n < e.tiles; ++n) {
+    const TandemTiles keys =
+        tandem_key_tiles(p.band, int(n * t.rows()), t.rows(), t.bc, int(p.seq_q), int(p.seq_kv));
+    steps = std::max(steps, keys.end - keys.begin);
+  }
+  return uint32_t(halved_splits(e.tiles * e.heads * e.batch, cores_of(caps) / t.cluster(), steps,
+                                p.batch * p.heads_q * p.seq_q * p.head_dim_v));
+}
+
 void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   const KernelRow& kernel = launch->row();
   const FwdTile t = sm90_fwd_tile(p, row_);

@@ -24,8 +24,7 @@ class Sm90Planner final : public CudaPlanner {
   Vec<Stem> stems() const override;
   void form(Launch* launch) const override;
   Extent extent(const Launch& launch) const override;
-  // Keys are not split.
-  uint32_t key_splits(const Launch&, const Extent&) const override { return 1; }
+  uint32_t key_splits(const Launch& launch, const Extent& extent) const override;
   void complete(Launch* launch, const Extent& extent) const override;
   void arrange(Vec<Launch>* launches) const override;
 

@@ -260,7 +260,9 @@ String Sm90Planner::cannot() const {
   if (p.has_head_groups())
     return text("its slopes and sinks are of the whole batch, here they have %lld and %lld entries",
                 (long long)p.slopes_batch, (long long)p.sinks_batch);
-  if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
+  if (p.splits > 1 && std::max(p.head_dim, p.head_dim_v) <= kMaxWholeHeadDim)
+    return text("it does not split keys of heads up to %d, the problem asks for %d parts",
+                kMaxWholeHeadDim, p.splits);
   if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
   if (p.sink_of_rows)

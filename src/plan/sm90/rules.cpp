@@ -18,12 +18,15 @@ String why_whole_heads(const Sm90Case& c) {
   return "a head fits one tile of cuda.sm80, whose workgroups take several heads";
 }
 
+// Whether the forward splits keys.
+bool splits_keys(const Problem& p) { return std::max(p.head_dim, p.head_dim_v) > kMaxWholeHeadDim; }
+
 // One workgroup reads all keys of a head, so few heads are better split.
 constexpr int64_t kFewRows = 32, kManyKeys = 512, kSomeRows = 128, kMoreKeys = 2048;
 String why_few_heads(const Sm90Case& c) {
   const Problem& p = c.p;
   const int64_t heads = p.batch * p.heads_q, cores = c.caps.cores;
-  if (p.backward || p.splits != 0) return "";
+  if (p.backward || p.splits != 0 || splits_keys(p)) return "";
   const bool few = p.seq_q <= kFewRows && p.seq_kv >= kManyKeys && heads * 3 <= cores,
              some = p.seq_q <= kSomeRows && p.seq_kv >= kMoreKeys && heads * 6 <= cores;
   if (!few && !some) return "";
@@ -32,21 +35,9 @@ String why_few_heads(const Sm90Case& c) {
       (long long)p.seq_q, (long long)heads);
 }
 
-// The same of heads over 256, whose tiles have 64 rows.
-constexpr int kWideRows = 64;
-String why_few_wide_heads(const Sm90Case& c) {
-  const Problem& p = c.p;
-  const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + kWideRows - 1) / kWideRows);
-  if (p.backward || p.splits != 0 || std::max(p.head_dim, p.head_dim_v) <= kMaxWholeHeadDim ||
-      p.seq_kv < kManyKeys || tiles * 3 > c.caps.cores)
-    return "";
-  return text(
-      "%lld tiles of %d rows would leave most of the device idle, and it does not split keys",
-      (long long)tiles, kWideRows);
-}
-
 String why_packed_rows(const Sm90Case& c) {
   if (!has_sm80(c.caps) || !sm80_packs_rows(c.p)) return "";
+  if (splits_keys(c.p) && c.p.packed_queries > 1 && c.p.seq_kv >= kManyKeys) return "";
   return text("the %lld rows that share keys are one tile of cuda.sm80",
               (long long)(c.p.seq_q * c.p.group()));
 }
@@ -84,6 +75,14 @@ String why_192_rows(const Sm90Case& c) {
   return "tiles of 128 rows are faster";
 }
 
+// With at most 64 rows the second workgroup of a cluster would have none.
+String why_cluster(const Sm90Case& c) {
+  const FwdTile& t = *c.tile;
+  if (!t.halves_o() || (c.p.seq_q <= 64) == (t.cluster() == 1)) return "";
+  return t.cluster() == 1 ? "clusters read the keys of 128 rows once"
+                          : "the second workgroup of a cluster would have no rows";
+}
+
 String why_one_row_mask(const Sm90Case& c) {
   if (!c.tile->decoupled || !c.kernel->has(trait::one_row) || !c.p.banded()) return "";
   return "with a mask its rows would visit keys that they do not see";
@@ -116,7 +115,6 @@ const Sm90Rule kSm90Rules[] = {
       "rows, 16 heads: Sk 2048 0.026, 0.033; Sk 8192 0.065, 0.105; 24 heads: Sk 2048 0.034, 0.034"},
      false,
      why_few_heads},
-    {{"cuda.sm90.rule.few_wide_heads", "no figures are on record"}, false, why_few_wide_heads},
     {{"cuda.sm90.rule.packed_rows",
       "one query, 16 heads, 48 keys, B 2048: 0.159 ms on sm80, 0.901 here; 8 queries, 32 heads of "
       "8 kv heads, 8192 keys, B 4: 0.068, 0.088. More in src/plan/sm80/heuristics.h"},
@@ -129,6 +127,7 @@ const Sm90Rule kSm90Rules[] = {
       "rows, 512 keys, 12 heads 0.183, 0.210; a mask, D 80, S 2048 0.247, 0.233"},
      true,
      why_192_rows},
+    {{"cuda.sm90.rule.cluster", "no figures are on record"}, true, why_cluster},
     {{"cuda.sm90.rule.one_row_mask", "no figures are on record"}, true, why_one_row_mask},
     {{"cuda.sm90.rule.bias_192_mask", "not measured with a mask"}, true, why_bias_192_mask},
     {{"cuda.sm90.rule.bias_192_few",

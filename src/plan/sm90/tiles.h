@@ -28,10 +28,11 @@ struct FwdTile {
   // Two warpgroups have the same 64 rows, and each a half of o's features
   // (cuda/sm90/fwd/fwd_halved_o.cuh): panels of V of a product. 0: each has rows of its own.
   int halved_panels = 0;
+  int workgroups = 1;  // that take a work tile together, as a cluster, with 64 rows each
   constexpr bool halves_o() const { return halved_panels > 0; }
-  // Query rows of a work tile. With halves of o a two-CTA cluster takes it, 64 rows each.
-  constexpr int rows() const { return 64 * warpgroups; }
-  constexpr int cluster() const { return halves_o() ? 2 : 1; }
+  // Query rows of a work tile.
+  constexpr int rows() const { return 64 * (halves_o() ? workgroups : warpgroups); }
+  constexpr int cluster() const { return workgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 
@@ -262,8 +263,9 @@ constexpr int fwd_masked_shared_bytes(const FwdTile& row) {
 }
 
 // A tile of two warpgroups with the same rows, with as many stages as fit.
-constexpr FwdTile fwd_halved_tile(const char* name, int d, int dv, int panels) {
-  FwdTile t{name, d, dv, 2, 2 * kHalvedKeys, 0, false, false, false, 0, 0, false, panels};
+constexpr FwdTile fwd_halved_tile(const char* name, int d, int dv, int panels, int workgroups) {
+  FwdTile t{name,  d,     dv, 2, 2 * kHalvedKeys, 0,      false,
+            false, false, 0,  0, false,           panels, workgroups};
   t.stages = fwd_halved_stages(t);
   return t;
 }
@@ -272,7 +274,8 @@ constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, \
                           to)                                                                    \
   {#name, d, dv, warpgroups, bc, stages, ping_pong != 0, decoupled != 0, bias != 0, from, to},
-#define TANDEM_HOPPER_HALVED_FWD(name, d, dv, panels) fwd_halved_tile(#name, d, dv, panels),
+#define TANDEM_HOPPER_HALVED_FWD(name, d, dv, panels, workgroups) \
+  fwd_halved_tile(#name, d, dv, panels, workgroups),
 #define TANDEM_HOPPER_F32_BIAS_FWD(name, d, dv, warpgroups, bc, stages) \
   {#name, d, dv, warpgroups, bc, stages, true, false, false, 0, 0, true},
 #include "tiles.inc"
