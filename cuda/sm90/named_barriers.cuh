@@ -20,11 +20,12 @@ enum NamedBarrier : int {
   // Forward without ping-pong scheduling, and bwd_row_sums of entmax: 4 to 7
   kWarpgroupBarrier = 4,  // each warpgroup: its 128 threads
 
-  // Forward of two warpgroups with the same rows: 1 to 4, each for both
+  // Forward of two warpgroups with the same rows: 1 to 4, each for both, and 5 and 6
   kOriginVote = 1,      // whether any row needs another origin
   kRowsShared = 2,      // a number of each row is in shared memory
   kWeightsWritten = 3,  // the weights of a step are in shared memory
   kBlockArrived = 4,    // warpgroup 0 has its part of V of the first keys
+  kKeysCleared = 5,     // each warpgroup: rows of V behind the last key are zeros
 
   // Forward with a mask, beside those of ping-pong scheduling for two warpgroups
   kMaskProducersBarrier = 8,  // the warps that produce the mask bitmap

@@ -36,23 +36,18 @@ template <typename ParamsOfKernel>
 class AnyFwd : public Sm90Kernel<ParamsOfKernel> {
  public:
   using Sm90Kernel<ParamsOfKernel>::Sm90Kernel;
+  Sm90Grid grid() const {
+    Sm90Grid grid = sm90_grid(this->launch);
+    const int cluster = kFwdTiles[this->choice.row].cluster();
+    if (cluster > 1) grid.cluster = unsigned(cluster);
+    return grid;
+  }
   bool cut(const LaunchOn& on, ParamsOfKernel* params, Sm90Grid* grid) const {
     params->first_head = on.first_group / params->block.tiles;
     params->block.total = on.groups;
     const unsigned workgroups = on.groups * std::max(grid->cluster, 1u);
     grid->groups = dim3(std::min(grid->groups.x, workgroups));
     return true;
-  }
-};
-
-class Fwd : public AnyFwd<FwdParams> {
- public:
-  using AnyFwd::AnyFwd;
-  Sm90Grid grid() const {
-    Sm90Grid grid = sm90_grid(launch);
-    const int cluster = kFwdTiles[choice.row].cluster();
-    if (cluster > 1) grid.cluster = unsigned(cluster);
-    return grid;
   }
 };
 
@@ -84,7 +79,7 @@ class FwdBias : public AnyFwd<FwdBiasParams> {
 
 }  // namespace
 
-TANDEM_RECORDS(FwdParams, Fwd)
+TANDEM_RECORDS(FwdParams, AnyFwd<FwdParams>)
 TANDEM_RECORDS(FwdOptionalParams, AnyFwd<FwdOptionalParams>)
 TANDEM_RECORDS(FwdBiasParams, FwdBias)
 TANDEM_RECORDS(cuda::sm90::PackKeepParams, Sm90Kernel<cuda::sm90::PackKeepParams>)

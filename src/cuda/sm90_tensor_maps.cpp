@@ -43,7 +43,8 @@ namespace mapped {
 TensorMapShape q_shape(const Problem& p, const Launch& launch) {
   int rows = launch.tile.br;
   if (launch.stem == Stem::fwd) {
-    if (launch.row().inputs == 0) rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
+    if (launch.row().inputs == 0 || launch.has(trait::halved_o))
+      rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
     if (launch.has(trait::rows_192)) rows = kFwdBiasRows;
   }
   return row_shape(p, p.q, false, p.head_dim, rows);

@@ -9,7 +9,8 @@ TEST_CASE("ratio: heads over 256") {
   check_lines({"bwd bf16 b1 hq2 hk1 sq40 sk50 d512 dv512 causal_bottom_right",
                "bwd f16 b2 hq2 hk1 sq20 sk30 d320 dv320 kv_padded",
                "bwd f32 b1 hq1 hk1 sq33 sk40 d300 dv20 grads=qkv",
-               "fwd bf16 b1 hq2 hk1 sq20 sk200 d512 dv512 splits=2"},
+               "fwd bf16 b1 hq2 hk1 sq20 sk200 d512 dv512 splits=2",
+               "fwd f16 b2 hq2 hk1 sq20 sk200 d512 dv512 kv_padded"},
               2);
 }
 
@@ -55,6 +56,19 @@ TEST_CASE("ratio: heads over 256, splits of keys" * doctest::skip(!at_least(Tier
        "fwd bf16 b1 hq2 hk1 sq65 sk600 d264 dv40 splits=2 scale=-0.1",
        "fwd f16 b1 hq2 hk1 sq30 sk500 d40 dv330 splits=4"},
       2);
+}
+
+TEST_CASE("ratio: heads over 256, lengths of keys" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines({"fwd bf16 b5 hq16 hk1 sq1 sk1500 d576 dv512 kv_padded",
+               "fwd f16 b3 hq128 hk1 sq1 sk600 d576 dv512 kv_packed=1000",
+               "fwd bf16 b4 hq8 hk2 sq1 sk900 d512 dv512 kv_padded splits=3",
+               "fwd f16 b6 hq2 hk1 sq150 sk300 d512 dv512 kv_padded causal_bottom_right",
+               "fwd bf16 b3 hq2 hk2 sq70 sk400 d320 dv320 kv_packed=700 left=90 right=20",
+               "fwd f16 b4 hq2 hk1 sq200 sk260 d384 dv384 kv_gapped=900 causal_bottom_right",
+               "fwd bf16 b3 hq2 hk1 sq65 sk513 d576 dv576 kv_gapped=1100 splits=2 max_logit=1",
+               "fwd f16 b2 hq3 hk3 sq20 sk200 d40 dv472 kv_padded causal_top_left",
+               "fwd bf16 b7 hq4 hk1 sq2 sk128 d264 dv264 kv_padded scale=-0.1"},
+              2);
 }
 
 TEST_CASE("ratio: heads over 256, forward" * doctest::skip(!at_least(Tier::ci))) {

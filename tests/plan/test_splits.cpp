@@ -99,6 +99,9 @@ TEST_CASE("cuda.sm90 splits keys of heads over 256 where clusters would have no 
       {"fwd bf16 hq32 hk4 sq1 sk32768 d512", "h512s", 32},
       {"fwd bf16 b64 hq32 hk4 sq1 sk2048 d512", "h512s", 1},
       {"fwd bf16 hq16 hk1 sq1 sk512 d512", "h512s", 1},
+      // The same with lengths.
+      {"fwd bf16 b2 hq128 hk1 sq1 sk32768 d576 dv512 kv_padded", "h576", 32},
+      {"fwd bf16 b2 hq32 hk4 sq1 sk32768 d512 kv_packed=40000", "h512s", 16},
       // One head: 32 tiles of 66 clusters.
       {"fwd bf16 hq1 sq4096 d512", "h512", 2},
       {"fwd bf16 hq1 sq16384 d512", "h512", 1},

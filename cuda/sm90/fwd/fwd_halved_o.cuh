@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd on Hopper, heads over 256 without optional inputs: two warpgroups with the same 64 rows have
-// a half of o's features each.
+// fwd on Hopper, heads over 256, without optional inputs or with lengths of keys: two warpgroups
+// with the same 64 rows have a half of o's features each.
 #ifndef TANDEM_CUDA_SM90_FWD_FWD_HALVED_O_CUH
 #define TANDEM_CUDA_SM90_FWD_FWD_HALVED_O_CUH
 #include "main_loop_halved_o.cuh"
@@ -11,10 +11,10 @@ namespace sm90 {
 namespace {
 
 // Row: for the name, by which tests/cuda/sm90/check_ptxas knows a kernel.
-template <typename T, int TILE, typename Row>
-__global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
-    fwd_halved_o(const __grid_constant__ FwdParams params) {
-  using S = HalvedShape<TILE>;
+template <typename T, int TILE, typename Row, typename Params>
+__global__ void __launch_bounds__(HalvedShape<TILE, Params>::tile.threads(), 1)
+    fwd_halved_o(const __grid_constant__ Params params) {
+  using S = HalvedShape<TILE, Params>;
   const HalvedSharedStorage<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&params.q);
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(HalvedShape<TILE>::tile.threads(), 1)
 
 template <typename Row, typename Params, typename T, int TILE>
 Kernel<Params> instance() {
-  return fwd_halved_o<T, TILE, Row>;
+  return fwd_halved_o<T, TILE, Row, Params>;
 }
 
 }  // namespace

@@ -21,18 +21,25 @@
 // Keys may be split: then a work tile is a part of the keys of its rows. Its o, in f32, and its lse
 // are fwd_combine's. Work tiles are numbered as the parts lie, so the index of a head counts over
 // batch, splits and heads.
+//
+// Keys may have lengths, queries not. Each role finds the length of a batch entry for itself. The
+// rows of V behind the last key of an entry may hold anything, so a warpgroup zeroes them in its
+// panels before it multiplies.
 #ifndef TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
 #define TANDEM_CUDA_SM90_FWD_HALVED_O_CUH
 #include "../ptx/cluster.cuh"
+#include "../tile_scheduler/fwd_varlen.cuh"
 #include "epilogue.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Compile-time geometry. TILE: of kFwdTiles.
-template <int TILE>
+// Compile-time geometry. TILE: of kFwdTiles. ParamsOfKernel: FwdOptionalParams with lengths.
+template <int TILE, typename ParamsOfKernel>
 struct HalvedShape {
+  using Params = ParamsOfKernel;
+  static constexpr bool LENGTHS = std::is_same<Params, FwdOptionalParams>::value;
   static constexpr FwdTile tile = kFwdTiles[TILE];
   static constexpr bool BIAS = false;  // for StaticTileScheduler
   // Rows of a work tile and of a workgroup.
@@ -82,25 +89,46 @@ TANDEM_DEVICE void halved_sync() {
     __syncthreads();
 }
 
+// The batch entry of a work tile. batch_of() counts parts.
+TANDEM_DEVICE int batch_of_part(const FwdBlock& u, const FwdWorkTile& at) {
+  return batch_of(u, at) / u.splits;
+}
+// The keys that the batch entry of a work tile has.
+struct HalvedKeys {
+  int count, first;  // first: its first row in a packed tensor
+  TandemBand band;
+};
+template <typename S>
+TANDEM_DEVICE HalvedKeys keys_of(const typename S::Params& params, const FwdWorkTile& at) {
+  const FwdBlock& u = params.block;
+  if constexpr (S::LENGTHS) {
+    const Entry entry = find_entry(params, batch_of_part(u, at));
+    return {entry.seq_kv, entry.first_kv, entry.band};
+  } else {
+    return {u.seq_kv, 0, TandemBand{u.band_left, u.band_right, u.band_off}};
+  }
+}
+
 // The work tiles, with the key tiles of a part.
 template <typename S>
 struct HalvedTileScheduler {
   using Tile = FwdWorkTile;
+  const typename S::Params& params;
   StaticTileScheduler<S> scheduler;
-  TANDEM_DEVICE explicit HalvedTileScheduler(const FwdParams& params) : scheduler(params) {}
-  TANDEM_DEVICE TandemBand band() const { return scheduler.band(); }
+  TANDEM_DEVICE explicit HalvedTileScheduler(const typename S::Params& p)
+      : params(p), scheduler(p) {}
   TANDEM_DEVICE bool next(Tile* at) {
-    const FwdBlock& u = scheduler.u;
+    const FwdBlock& u = params.block;
     if (!scheduler.next(at)) return false;
+    if constexpr (S::LENGTHS) {
+      const HalvedKeys keys = keys_of<S>(params, *at);
+      at->span = tandem_key_tiles(keys.band, at->row0, S::M, S::N, u.seq_q, keys.count);
+    }
     if (u.splits > 1)
       at->span = tandem_split_tiles(at->span, batch_of(u, *at) % u.splits, u.splits);
     return true;
   }
 };
-// The batch entry of a work tile. batch_of() counts parts.
-TANDEM_DEVICE int batch_of_part(const FwdBlock& u, const FwdWorkTile& at) {
-  return batch_of(u, at) / u.splits;
-}
 
 // Addresses of shared memory.
 template <typename S>
@@ -136,13 +164,14 @@ struct HalvedSharedStorage {
 
 // The producer thread.
 template <typename S>
-TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedStorage<S>& shared) {
+TANDEM_DEVICE void produce_halved_o(const typename S::Params& params,
+                                    const HalvedSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
   HalvedTileScheduler<S> scheduler(params);
   PipelineState<S::STAGES> pipe;
   FwdWorkTile at;
   const uint rank = halved_rank<S>();
-  int batch = 0, kv_head = 0;
+  int batch = 0, kv_head = 0, first = 0;
   // Panel n of 64 keys. It may come before this thread expects it: the other workgroup loads it as
   // soon as the warps of both have released the stage.
   const auto load = [&](const CUtensorMap* map, int n, int key) {
@@ -159,7 +188,7 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
   const auto load_k = [&](int t) {
 #pragma unroll 1
     for (int n = 0; n < 2 * S::D_PANELS; ++n) {
-      load(&params.k, n / 2, t * S::N + n % 2 * S::KEYS);
+      load(&params.k, n / 2, first + t * S::N + n % 2 * S::KEYS);
     }
   };
   const auto load_v = [&](int t) {
@@ -167,7 +196,7 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
     for (int n = 0; n < 2 * S::DV_PANELS; ++n) {
       const bool odd = n >= S::V_ODD && n < S::V_BLOCK;
       const int block = odd ? n - S::V_ODD : n >= S::V_BLOCK;
-      load(&params.v, odd ? S::V_ODD : n - block * S::V_BLOCK, t * S::N + block * S::KEYS);
+      load(&params.v, odd ? S::V_ODD : n - block * S::V_BLOCK, first + t * S::N + block * S::KEYS);
     }
   };
 #pragma unroll 1
@@ -177,6 +206,10 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
     mbarrier_wait(shared.q_empty(), int(tile % 2) ^ 1);
     tma_load_tile<S::D_PANELS>(shared.q(), &params.q, shared.q_full(), S::ROWS,
                                at.row0 + S::ROWS * int(rank), head, batch);
+    if constexpr (S::LENGTHS) {
+      first = keys_of<S>(params, at).first;
+      if (is_packed(params.features.LENGTHS_KV)) batch = 0;
+    }
 #pragma unroll 1
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       load_k(t);
@@ -189,9 +222,11 @@ TANDEM_DEVICE void produce_halved_o(const FwdParams& params, const HalvedSharedS
 // Warps 1 to 3: they store o and lse of work tiles whose rows see no key. Of parts without a key
 // they store lse alone, as fwd_combine reads no o there.
 template <typename S>
-TANDEM_DEVICE void store_unseen_halves(const FwdParams& params) {
+TANDEM_DEVICE void store_unseen_halves(const typename S::Params& params) {
   const FwdBlock& u = params.block;
-  if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN && u.splits == 1) return;
+  if (!S::LENGTHS && u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN &&
+      u.splits == 1)
+    return;
   HalvedTileScheduler<S> scheduler(params);
   FwdWorkTile at;
   while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {

@@ -205,8 +205,24 @@ struct HalvedConsumer {
     release(k);
   }
 
-  // Issues O += P V of one block.
-  TANDEM_DEVICE void product_o(int block) {
+  // Zeroes the rows of this warpgroup's panels of V of a block that are behind the last key. left:
+  // the first of them. Both warpgroups zero a panel that they share: one may multiply already.
+  TANDEM_DEVICE void clear_keys(int block, int left) const {
+    const int thread = read_tid_x() % 128;
+    const auto clear_panel = [&](const Stages& of) {
+#pragma unroll 1
+      for (int n = max(left, 0) * kPanelBytes + 16 * thread; n < S::KEYS * kPanelBytes; n += 2048)
+        st_shared(shared.stage(of.stage()) + uint(n), 0, 0, 0, 0);
+    };
+    Stages own = own_v(v, block);
+#pragma unroll 1
+    for (int n = 0; n < S::HALF; ++n, own.next()) clear_panel(own);
+    if constexpr (S::ODD) clear_panel(further(v, S::V_ODD + block));
+    fence_proxy_async_shared();
+    named_barrier_sync(kKeysCleared + warpgroup, 128);
+  }
+  // Issues O += P V of one block. left: as many keys of the step exist, or more than it has.
+  TANDEM_DEVICE void product_o(int block, int left) {
     Stages own = own_v(v, block);
     uint64_t from[S::PRODUCTS];
 #pragma unroll
@@ -221,6 +237,8 @@ struct HalvedConsumer {
       wait(both);
       from_odd = mn_major(opaque(shared.stage(both.stage())) + warpgroup * 64, S::PANEL_BYTES);
     }
+    if constexpr (S::LENGTHS)
+      if (left < (block + 1) * S::KEYS) clear_keys(block, left - block * S::KEYS);
     const uint64_t p = k_major(opaque(shared.p(step, block)));
     wgmma_fence();
 #pragma unroll
@@ -238,9 +256,9 @@ struct HalvedConsumer {
   // Issues P V of a step, whose weights both warpgroups have written. S_BEFORE: S of the next step
   // is in flight, and ends in here.
   template <bool S_BEFORE>
-  TANDEM_DEVICE void product_o() {
+  TANDEM_DEVICE void product_o(int left) {
     v = next;
-    product_o(0);
+    product_o(0, left);
     if constexpr (S_BEFORE) end_s<1>();
     if constexpr (S::FEW_STAGES) {
       // Warpgroup 1 waits for panels in stages that warpgroup 0 has had of block 0. A warp that
@@ -250,7 +268,7 @@ struct HalvedConsumer {
       release_v(0);
       if (warpgroup == 1) named_barrier_sync<kBlockArrived>(256);
     }
-    product_o(1);
+    product_o(1, left);
     skip<2 * S::DV_PANELS>();
     ++step;
   }
@@ -338,7 +356,7 @@ TANDEM_DEVICE void store_part_lse(const FwdBlock& u, const FwdPush& push, const 
 }
 
 template <typename T, typename S>
-TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
+TANDEM_DEVICE void main_loop_halved_o(const typename S::Params& params,
                                       const HalvedSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
   float s[S::KEYS / 2], o[S::PRODUCTS][S::PANELS * kPanel / 2], odd[16];
@@ -356,10 +374,11 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
     const auto weigh = [&](auto first, int t) {
       const int row = at.row0 + accumulator_row() - 64 * c.warpgroup;
       scale_products(s, u);
-      if (t < at.span.full_begin || t >= at.span.full_end)
-        mask_tile<S::KEYS>(s, scheduler.band(), row,
-                           t * S::N + S::KEYS * c.warpgroup + accumulator_col(), u.seq_kv,
-                           -INFINITY);
+      if (t < at.span.full_begin || t >= at.span.full_end) {
+        const HalvedKeys keys = keys_of<S>(params, at);
+        mask_tile<S::KEYS>(s, keys.band, row, t * S::N + S::KEYS * c.warpgroup + accumulator_col(),
+                           keys.count, -INFINITY);
+      }
       const bool rescale = softmax.find_origins(
           s, scale, u.slack, factor, [&] { return u.seq_q - row; }, shared, c.warpgroup);
       if constexpr (!first.value && !S::FEW_STAGES) {
@@ -372,6 +391,12 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
         wgmma_wait_group<0>();
         c.rescale_o(factor);
       }
+    };
+    // How many keys of step t exist, or more than it has.
+    const auto left_of = [&](int t) {
+      if constexpr (S::LENGTHS)
+        if (t + 1 == at.span.end) return keys_of<S>(params, at).count - t * S::N;
+      return S::N;
     };
     mbarrier_wait(shared.q_full(), int(tile % 2));
     c.load_q();
@@ -392,14 +417,14 @@ TANDEM_DEVICE void main_loop_halved_o(const FwdParams& params,
         if (t < last - 1) c.release_v(1);
       });
       named_barrier_sync<kWeightsWritten>(256);
-      c.template product_o<true>();
+      c.template product_o<true>(left_of(t + 1));
       release_q(t == at.span.begin);
       weigh(std::false_type(), t);
     }
     wgmma_wait_group<0>();
     if (at.span.begin < last) c.release_v(1);
     named_barrier_sync<kWeightsWritten>(256);
-    c.template product_o<false>();
+    c.template product_o<false>(left_of(at.span.begin));
     raise_max_logit(u, params.push, softmax, product_unit(u), [&] {
       return BatchHead{batch_of_part(u, at), head_of(u, at)};
     });

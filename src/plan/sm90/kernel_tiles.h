@@ -35,7 +35,7 @@ constexpr int sm90_shared_bytes(const Row& row, const FwdTile& t) {
   if (row.has(trait::bias_tiles))
     return masks_scores(row) ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
   if (row.has(trait::one_row)) return fwd_row_bias_shared_bytes(t);
-  if (row.inputs == 0) return fwd_plain_shared_bytes(t);
+  if (row.inputs == 0 || row.has(trait::halved_o)) return fwd_plain_shared_bytes(t);
   return masks_scores(row) ? fwd_masked_shared_bytes(t) : fwd_varlen_shared_bytes(t);
 }
 template <typename Row>

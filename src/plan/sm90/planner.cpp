@@ -83,6 +83,7 @@ String no_kernel(const Problem& p, const FwdTile& t) {
   if (t.decoupled)
     return "its kernels have softmax alone, or elastic softmax with a causal mask whose diagonal "
            "goes along blocks of 64 rows and keys";
+  if (t.halves_o()) return "its kernels have softmax alone, with or without lengths of keys";
   if (fwd_is_plain(t)) return "its kernels have softmax alone";
   if (t.bias)
     return has_bias_tiles(p) ? "its kernels have no mask beside the bias"
@@ -217,6 +218,12 @@ String entmax_refusal(const Problem& p) {
 // Why the kernels of softmax with optional inputs do not take a problem; "" if they do.
 String full_refusal(const Problem& p) {
   if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
+  if (!p.backward && std::max(p.head_dim, p.head_dim_v) > kMaxWholeHeadDim) {
+    if (p.batch_invariant)
+      return text("heads over %d are not batch-invariant on it", kMaxWholeHeadDim);
+    if (p.lengths_q != Lengths::full)
+      return text("with heads over %d, lengths are of keys alone", kMaxWholeHeadDim);
+  }
   if (sm90_kernel(p) < 0 && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
     return "none of its kernels has " + p.extras();
   if (sm90_kernel(p) < 0)

@@ -37,7 +37,8 @@ String why_few_heads(const Sm90Case& c) {
 
 String why_packed_rows(const Sm90Case& c) {
   if (!has_sm80(c.caps) || !sm80_packs_rows(c.p)) return "";
-  if (splits_keys(c.p) && c.p.packed_queries > 1 && c.p.seq_kv >= kManyKeys) return "";
+  // They are one tile here, too.
+  if (splits_keys(c.p) && c.p.group() == 1 && c.p.seq_q > 4 && c.p.seq_kv >= kManyKeys) return "";
   return text("the %lld rows that share keys are one tile of cuda.sm80",
               (long long)(c.p.seq_q * c.p.group()));
 }
