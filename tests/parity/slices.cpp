@@ -51,6 +51,7 @@ TEST_CASE("slices: the bits of one execute, other kernels" * doctest::skip(!at_l
            "fwd bf16 b2 hq3 sq200 d256 dv256 left=70 right=0",
            "fwd bf16 b1 hq6 hk2 sq200 d512 dv512 causal_top_left",
            "fwd f16 b2 hq3 sq70 sk900 d512 dv512 splits=3",
+           "fwd bf16 b3 hq2 hk1 sq130 sk600 d512 dv512 kv_padded splits=2",
            "bwd bf16 b2 hq4 hk2 sq300 d256 dv256 causal_top_left sink grads=qkvs",
            "bwd f16 b3 hq4 hk2 sq300 d64 dv64 keep:3x1x300 deterministic",
            "bwd bf16 b9 hq16 hk8 sq300 d64 dv64 causal_top_left",

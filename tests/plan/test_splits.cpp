@@ -129,6 +129,11 @@ TEST_CASE("cuda.sm90 splits keys of heads over 256 where clusters would have no 
   const Plan half = plan_of(line + "workspace=" + std::to_string(whole.workspace_size - 1), caps);
   CHECK(half.launches[0].splits == 32);
   CHECK(half.workspace_size < whole.workspace_size);
+  // The plan for addresses that TMA does not accept has as many.
+  const auto* own = std::get_if<Sm90Plan>(&whole.of_path);
+  REQUIRE(own != nullptr);
+  REQUIRE(bool(own->unaligned));
+  CHECK(own->unaligned->launches[0].splits == 64);
 }
 
 TEST_CASE(

@@ -409,14 +409,14 @@ Extent Sm90Planner::extent(const Launch& launch) const {
 
 // Adds the plan for executes with addresses that TMA does not accept. It is by another path, also
 // where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
-// size and has no partial outputs in the workspace.
+// size, and has as many partial outputs in the workspace as this one.
 void Sm90Planner::add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* x) const {
   if (p.batch_invariant) return;  // another path has other bits
   Caps others = caps;
   others.disabled = {name()};
   Problem any = p;
   any.tile_rows = any.tile_cols = 0;
-  if (!any.backward) any.splits = 1;
+  if (const Launch* fwd = plan.find(Stem::fwd)) any.splits = int(fwd->splits);
   // If this plan sums in a fixed order, so does the other, which then has no dQ accumulator either.
   if (any.backward && plan.unordered() == 0) any.deterministic = true;
   auto unaligned = make_host_shared<Plan>();
