@@ -49,8 +49,26 @@ TANDEM_DEVICE void st_async_cluster(uint at, uint x, uint barrier) {
       "r"(x), "r"(barrier)
       : "memory");
 }
+// Stores four f32 values likewise.
+TANDEM_DEVICE void st_async_cluster(uint at, float x, float y, float z, float w, uint barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(at),
+      "f"(x), "f"(y), "f"(z), "f"(w), "r"(barrier)
+      : "memory");
+}
+// Copies contiguous bytes of this workgroup's shared memory, a multiple of 16, to a workgroup of
+// the cluster. The mbarrier, of that workgroup, counts them. They are read when it has.
+TANDEM_DEVICE void bulk_copy_cluster(uint to, uint from, int bytes, uint barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "r"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 
 #else
+using simt::hopper::bulk_copy_cluster;
 using simt::hopper::cluster_address;
 using simt::hopper::cluster_rank;
 using simt::hopper::cluster_size;

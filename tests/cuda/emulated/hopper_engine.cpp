@@ -298,6 +298,25 @@ void st_async_cluster(unsigned at, unsigned x, unsigned barrier) {
   std::memcpy(cluster_at(at, 4), &x, 4);
   bytes_came(cluster_at(barrier, 8), barrier & 0xffffff, 4);
 }
+void st_async_cluster(unsigned at, float x, float y, float z, float w, unsigned barrier) {
+  if (at >> 24 != barrier >> 24) die("words and their barrier are of two workgroups");
+  if (at % 16 != 0) die("four words to a misaligned address");
+  struct Words {
+    float x[4];
+  } const words{{x, y, z, w}};
+  unsigned char* const to = cluster_at(at, 16);
+  std::memset(to, 0xff, 16);
+  send(of_cluster(barrier), barrier & 0xffffff, 16, [=] { std::memcpy(to, &words, 16); });
+}
+void bulk_copy_cluster(unsigned to, unsigned from, int bytes, unsigned barrier) {
+  if (to >> 24 != barrier >> 24) die("a copy and its barrier are of two workgroups");
+  if (bytes <= 0 || bytes % 16 != 0) die("a flat copy of %d bytes", bytes);
+  const unsigned char* const source = Block::current().at(from, size_t(bytes), 16);
+  unsigned char* const target = cluster_at(to, size_t(bytes));
+  std::memset(target, 0xff, size_t(bytes));
+  send(of_cluster(barrier), barrier & 0xffffff, bytes,
+       [=] { std::memcpy(target, source, size_t(bytes)); });
+}
 void mbarrier_arrive_remote(unsigned barrier) {
   arrive_at(cluster_at(barrier, 8), barrier & 0xffffff, 0);
 }

@@ -45,6 +45,8 @@ void cluster_sync();
 unsigned char* cluster_at(unsigned address, size_t bytes);
 void mbarrier_arrive_remote(unsigned barrier);
 void st_async_cluster(unsigned at, unsigned x, unsigned barrier);
+void st_async_cluster(unsigned at, float x, float y, float z, float w, unsigned barrier);
+void bulk_copy_cluster(unsigned to, unsigned from, int bytes, unsigned barrier);
 
 // ---- products -----------------------------------------------------------------------------------
 

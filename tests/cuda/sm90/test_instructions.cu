@@ -215,6 +215,37 @@ __global__ void __cluster_dims__(2, 1, 1)
   cluster_sync();
 }
 
+// Each workgroup of a two-CTA cluster sends numbers of its threads, and then a copy of what it got,
+// to the other one.
+__global__ void __launch_bounds__(128, 1) through_cluster(float* seen) {
+  unsigned char* at = aligned_memory();
+  const uint sent = shared_address(at), copied = sent + 128 * 16;
+  TANDEM_SHARED_ARRAY(uint64_t, barriers, 2);
+  const uint barrier = shared_address(barriers), rank = cluster_rank(), thread = threadIdx.x;
+  if (thread == 0) {
+    for (uint n = 0; n < 2; ++n) {
+      mbarrier_init(barrier + 8 * n, 1);
+      mbarrier_arrive_expect_tx(barrier + 8 * n, 128 * 16);
+    }
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  const float x = float(1000 * rank + 4 * thread);
+  st_async_cluster(cluster_address(sent + 16 * thread, rank ^ 1), x, x + 1.f, x + 2.f, x + 3.f,
+                   cluster_address(barrier, rank ^ 1));
+  mbarrier_wait(barrier, 0);
+  for (uint n = 0; n < 4; ++n)
+    seen[rank * 1024 + 4 * thread + n] = ld_shared_f32(sent + 16 * thread + 4 * n);
+  __syncthreads();
+  if (thread == 0)
+    bulk_copy_cluster(cluster_address(copied, rank ^ 1), sent, 128 * 16,
+                      cluster_address(barrier + 8, rank ^ 1));
+  mbarrier_wait(barrier + 8, 0);
+  for (uint n = 0; n < 4; ++n)
+    seen[rank * 1024 + 512 + 4 * thread + n] = ld_shared_f32(copied + 16 * thread + 4 * n);
+  cluster_sync();
+}
+
 __device__ uint at_of(int row, int piece) { return swizzle_128b(row, piece); }
 __global__ void panel_table(uint* to) {
   to[threadIdx.x * 8 + blockIdx.x] = at_of(int(threadIdx.x), int(blockIdx.x));
@@ -406,6 +437,19 @@ TEST_CASE("boxes: to both workgroups of a cluster") {
     const size_t box = n / 64 / rows * rows * 64, row = n / 64 % rows, f = n % 64;
     wrong += seen[box + table[row * 8 + f / 8] / 2 + f % 8] != data[n % data.size()];
   }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("words and copies between workgroups of a cluster") {
+  const Memory<float> seen_memory(2 * 1024);
+  sm90_test::launch_clusters(2, through_cluster, 2, 128, 2 * 128 * 16, seen_memory.get());
+  const std::vector<float> seen = seen_memory.read();
+  int wrong = 0;
+  for (int rank = 0; rank < 2; ++rank)
+    for (int n = 0; n < 512; ++n) {
+      wrong += seen[size_t(1024 * rank + n)] != float(1000 * (1 - rank) + n);
+      wrong += seen[size_t(1024 * rank + 512 + n)] != float(1000 * rank + n);  // there and back
+    }
   CHECK(wrong == 0);
 }
 
