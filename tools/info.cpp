@@ -164,13 +164,14 @@ ordered_json collect() {
                                  {"max_head_dim_v", t.dv},
                                  {"shared_bytes", fwd_shared_bytes(t)}});
   for (const BwdShape& s : kBwdShapes)
-    j["hopper_tiles"].push_back({{"name", s.name},
-                                 {"stem", stem_name(Stem::bwd_dkv_dq)},
-                                 {"rows", s.br},
-                                 {"cols", s.bc},
-                                 {"max_head_dim", s.d},
-                                 {"max_head_dim_v", s.d},
-                                 {"shared_bytes", bwd_shared_bytes(s)}});
+    j["hopper_tiles"].push_back(
+        {{"name", s.name},
+         {"stem", stem_name(Stem::bwd_dkv_dq)},
+         {"rows", s.br},
+         {"cols", s.bc},
+         {"max_head_dim", s.d},
+         {"max_head_dim_v", s.dv()},
+         {"shared_bytes", s.two_sided() ? bwd_two_sided_shared_bytes(s) : bwd_shared_bytes(s)}});
   const auto hopper_tile = [&](Stem stem, const auto& t, int rows, int shared) {
     j["hopper_tiles"].push_back({{"name", t.name},
                                  {"stem", stem_name(stem)},

@@ -68,9 +68,14 @@ class BwdDkvDq : public Sm90Kernel<ParamsOfKernel> {
 class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
+  Sm90Grid grid() const {
+    Sm90Grid grid = sm90_grid(launch);
+    if (launch.has(trait::two_sided)) grid.cluster = kTwoSidedCluster;
+    return grid;
+  }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
-    params->most_parts = choice.parts.most;
+    params->most_parts = std::max(choice.parts.most, 1);
     params->part_pairs = choice.parts.pairs;
   }
   void set_addresses(const Addresses& a, Params* params) const {

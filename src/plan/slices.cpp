@@ -110,8 +110,8 @@ bool is_cut_on_sm90(const Launch& l) {
     case Stem::fwd:
       return own.stream_k_units == 0 && own.short_tiles == 0;
     case Stem::bwd_dkv_dq:
-      return own.parts.most == 0 && !l.has(trait::persistent) && !l.has(trait::bias_tiles) &&
-             l.groups_y == 1;
+      return own.parts.most == 0 && l.groups_y == 1 &&
+             !l.has(trait::persistent | trait::bias_tiles | trait::two_sided);
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dq:

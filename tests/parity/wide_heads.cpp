@@ -90,6 +90,35 @@ TEST_CASE("ratio: heads over 256, forward" * doctest::skip(!at_least(Tier::ci)))
       2);
 }
 
+TEST_CASE("ratio: heads over 256, backward" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      {"bwd bf16 b1 hq2 hk1 sq300 sk300 d512 dv512 causal_top_left",
+       "bwd f16 b2 hq4 hk2 sq70 sk300 d512 dv512 causal_bottom_right d_lse",
+       "bwd bf16 b3 hq2 hk2 sq200 sk130 d512 dv512", "bwd f16 b1 hq1 hk1 sq1 sk1 d512 dv512",
+       "bwd bf16 b2 hq3 hk1 sq200 sk300 d320 dv320 causal_bottom_right",
+       "bwd f16 b1 hq2 hk1 sq300 sk200 d320 dv320 left=70 right=20",
+       "bwd f16 b2 hq2 hk1 sq200 sk70 d384 dv384 deterministic",
+       "bwd bf16 b1 hq2 hk2 sq300 sk300 d384 dv384 causal_top_left deterministic",
+       "bwd bf16 b1 hq128 hk1 sq70 sk130 d576 dv512 causal_bottom_right",
+       "bwd f16 b2 hq4 hk1 sq130 sk200 d576 dv512 left=100 deterministic",
+       "bwd bf16 b2 hq2 hk1 sq200 sk300 d576 dv576 causal_top_left",
+       "bwd f16 b1 hq2 hk1 sq300 sk70 d576 dv576 deterministic",
+       // Keys that no query sees, and queries that see no key.
+       "bwd bf16 b1 hq2 hk1 sq70 sk300 d512 dv512 causal_top_left",
+       "bwd f16 b1 hq2 hk2 sq300 sk100 d576 dv512 causal_bottom_right",
+       // Heads narrower than their tile, one side alone wide.
+       "bwd bf16 b1 hq2 hk1 sq200 sk200 d264 dv40", "bwd f16 b1 hq2 hk1 sq130 sk200 d40 dv472",
+       "bwd bf16 b1 hq4 hk2 sq130 sk257 d560 dv328 left=20 right=10",
+       // Not all gradients, and that of a sink.
+       "bwd bf16 b1 hq2 hk1 sq200 sk130 d512 dv512 grads=q",
+       "bwd f16 b1 hq2 hk1 sq130 sk200 d384 dv320 grads=k",
+       "bwd bf16 b2 hq2 hk1 sq130 sk130 d576 dv512 grads=v causal_top_left",
+       "bwd f16 b2 hq4 hk2 sq130 sk130 d512 dv512 sink grads=qkvs",
+       "bwd bf16 b1 hq4 hk2 sq130 sk130 d320 dv320 sink grads=kvs",
+       "bwd f16 b1 hq2 hk1 sq200 sk200 d512 dv512 scale=1000 causal_top_left"},
+      2);
+}
+
 TEST_CASE("ratio: heads over 256 with every input" * doctest::skip(!at_least(Tier::ci))) {
   check_lines({"bwd bf16 b2 hq2 hk1 sq70 sk80 d512 dv512 q_padded kv_padded",
                "bwd f16 b3 hq2 hk1 sq70 sk80 d320 dv320 q_packed=150 kv_packed=170 causal_top_left",

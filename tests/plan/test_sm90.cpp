@@ -298,7 +298,7 @@ TEST_CASE(
           int fit = -1;
           if (p.backward) {
             for (int n = kBwdShapeCount; n-- > 0;)
-              if (std::max(d, dv) <= kBwdShapes[n].d) fit = n;
+              if (d <= kBwdShapes[n].d && dv <= kBwdShapes[n].dv()) fit = n;
           } else {
             for (int n = kFwdTileCount; n-- > 0;) {
               const FwdTile& t = kFwdTiles[n];
@@ -315,11 +315,12 @@ TEST_CASE(
             continue;
           }
           REQUIRE(std::string(plan.path) == "sm90");
-          const bool wide = p.backward && std::max(d, dv) > kMaxFusedHeadDim;
+          const bool two_sided = p.backward && kBwdShapes[fit].two_sided();
+          const bool wide = p.backward && std::max(d, dv) > kMaxFusedHeadDim && !two_sided;
           const bool splits = plan.find(Stem::fwd_combine) != nullptr;
           CHECK((!splits || std::max(d, dv) > kMaxWholeHeadDim));
           CHECK(stems(plan) == (wide ? "bwd_dot bwd_dkv bwd_dq"
-                                : p.backward && !fuses_dq_postprocess(plan)
+                                : two_sided || (p.backward && !fuses_dq_postprocess(plan))
                                     ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
                                 : p.backward ? "bwd_dot bwd_dkv_dq"
                                 : splits     ? "fwd fwd_combine"
@@ -372,17 +373,19 @@ TEST_CASE(
           CHECK(fused.tiles == ceil_div(p.seq_kv, s.bc));
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           const BwdParts& parts = fused.of<Sm90Launch>().parts;
-          CHECK(fused.groups_x * fused.groups_y == fused.total * uint32_t(std::max(1, parts.most)));
+          CHECK(fused.groups_x * fused.groups_y == fused.total * uint32_t(std::max(1, parts.most)) *
+                                                       (two_sided ? kTwoSidedCluster : 1));
           CHECK(fused.invocations() == kBwdThreads);
-          CHECK(fused.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
+          CHECK(fused.shared_bytes ==
+                uint32_t(two_sided ? bwd_two_sided_shared_bytes(s) : bwd_plain_shared_bytes(s)));
           const int64_t a_head = p.heads_q / p.heads_kv * p.seq_q * d * 4;
           const auto rounds_together = [&](const BwdParts& of) {
-            return std::max<int64_t>(fused.total, of.workgroups) <= caps.cores &&
+            return !two_sided && std::max<int64_t>(fused.total, of.workgroups) <= caps.cores &&
                    a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
           };
           const bool together = rounds_together(parts);
           CHECK(fused.of<Sm90Launch>().cooperative_postprocess == together);
-          CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
+          CHECK((cast == nullptr) == (together || (!two_sided && a_head <= 1 << 20)));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
             CHECK(cast->groups_x * cast->groups_y == cast->total);
@@ -391,18 +394,21 @@ TEST_CASE(
           // delta, then the sums: whole tiles of whole panels; a number per head of keys, two where
           // its workgroups round together.
           const int64_t heads = p.batch * p.heads_q,
-                        counts = p.batch * p.heads_kv * (together ? 8 : 4);
+                        counts = two_sided ? 0 : p.batch * p.heads_kv * (together ? 8 : 4);
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
           CHECK(plan.scratch[Scratch::d_q_accum].offset == far_size(p) + uint64_t(delta));
-          // Where tiles of keys have parts, two counters a tile more, then the partial sums.
+          // Where tiles of keys have parts, two counters a tile and side more, then the partial
+          // sums.
           const auto zeroed = [&](int64_t before, const BwdParts& of) {
-            return of.most > 1 ? ceil_div(before, 256) * 256 + 8 * int64_t(fused.total) : before;
+            return of.most > 1
+                       ? ceil_div(before, 256) * 256 + (two_sided ? 16 : 8) * int64_t(fused.total)
+                       : before;
           };
           const int64_t partials =
               parts.most > 1 ? int64_t(fused.total) * parts.most * bwd_partial_floats(s) * 4 : 0;
-          CHECK(partials <= kMaxPartialBytes);
+          CHECK(partials <= (two_sided ? kMaxTwoSidedPartialBytes : kMaxPartialBytes));
           CHECK(plan.zeroed_size == uint64_t(zeroed(sums + counts, parts)));
           CHECK(plan.workspace_size ==
                 far_size(p) + uint64_t(delta + partials +
@@ -415,9 +421,11 @@ TEST_CASE(
                 far_size(p) + uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
           const BwdParts& in_turn = turns.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().parts;
-          const int64_t words = p.batch * p.heads_kv * (rounds_together(in_turn) ? 8 : 4);
+          const int64_t words =
+              two_sided ? 0 : p.batch * p.heads_kv * (rounds_together(in_turn) ? 8 : 4);
           CHECK(turns.zeroed_size ==
-                uint64_t(zeroed(sums + ceil_div(numbers, 256) * 256 + words, in_turn)));
+                uint64_t(zeroed(sums + (words ? ceil_div(numbers, 256) * 256 + words : numbers),
+                                in_turn)));
           CHECK(turns.unordered() == 0);
           const int64_t q_loop = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN

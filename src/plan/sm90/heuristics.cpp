@@ -12,7 +12,7 @@ namespace {
 
 constexpr bool all_have(int64_t keys) {
   for (const BwdShape& s : kBwdShapes)
-    if (!s.wide && s.bc != keys) return false;
+    if (!s.wide && !s.two_sided() && s.bc != keys) return false;
   return true;
 }
 static_assert(all_have(kBwdKeys), "tiles of bwd_dkv_dq");
@@ -46,11 +46,13 @@ bool is_persistent(const Problem& p, int64_t cores) {
          tiles * p.heads_kv * p.batch >= kPersistentTilesPerSm * cores;
 }
 
-BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
-  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  if (sm90_with(p, sm90_kernel(p), trait::parts) < 0 || shape.wide || !p.wants(TANDEM_GRAD_Q) ||
-      !p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) || is_persistent(p, cores) ||
-      tiles * heads > kPersistentTilesPerSm * cores)
+BwdParts bwd_parts(const Problem& p, int64_t of_device, const BwdShape& shape) {
+  // Two-CTA clusters, where a tile has two sides.
+  const int64_t cores = shape.two_sided() ? of_device / kTwoSidedCluster : of_device;
+  const int64_t tiles = (p.seq_kv + shape.bc - 1) / shape.bc, heads = p.heads_kv * p.batch;
+  if ((sm90_with(p, sm90_kernel(p), trait::parts) < 0 && !shape.two_sided()) || shape.wide ||
+      !p.wants(TANDEM_GRAD_Q) || !p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) ||
+      is_persistent(p, cores) || tiles * heads > kPersistentTilesPerSm * cores)
     return {};
   if (p.deterministic && p.banded() && tiles > 1) return {};
   if (saves(p, Saving::partial_sums)) return {};
@@ -58,11 +60,12 @@ BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
   int longest = 0;
   if (cores <= 0 || p.group() * p.seq_q > kMaxPartRows) return {};
   for (int64_t n = 0; n < tiles; ++n) {
-    const TandemTiles span = tandem_query_tiles(p.band, int(n * kBwdKeys), kBwdKeys, shape.br,
+    const TandemTiles span = tandem_query_tiles(p.band, int(n * shape.bc), shape.bc, shape.br,
                                                 int(p.seq_q), int(p.seq_kv));
     pairs.push_back(int(p.group()) * (span.end - span.begin));
     longest = std::max(longest, pairs.back());
   }
+  const int64_t most_bytes = shape.two_sided() ? kMaxTwoSidedPartialBytes : kMaxPartialBytes;
   Vec<int64_t> times;
   // What the tiles of keys wait for each other.
   const int64_t waits = p.deterministic ? 12 * (tiles - 1) : 0;
@@ -74,8 +77,7 @@ BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
   for (int wanted = 1; wanted <= kMaxBwdParts && wanted <= std::max(longest, 1); ++wanted) {
     const int each = (longest + wanted - 1) / wanted, most = bwd_part_count(longest, each);
     if (most != wanted) continue;  // as with fewer
-    if (wanted > 1 && tiles * heads * most * bwd_partial_floats(shape) * 4 > kMaxPartialBytes)
-      break;
+    if (wanted > 1 && tiles * heads * most * bwd_partial_floats(shape) * 4 > most_bytes) break;
     times.clear();
     for (int of_tile : pairs) {
       const int parts = bwd_part_count(of_tile, each);
@@ -98,7 +100,8 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts
   const int kernel = sm90_kernel(p);
   const bool tiles = kernel >= 0 && kKernels[kernel].has(trait::bias_tiles),
              keep = kernel >= 0 && (kKernels[kernel].inputs & kHasKeep) != 0;
-  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || (tiles && keep)) return false;
+  if (has_two_sides(p) || is_persistent(p, cores) || sums_dbias_in_slices(p) || (tiles && keep))
+    return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const bool few = tiles || keep;
   return p.wants(TANDEM_GRAD_Q) &&
@@ -109,7 +112,7 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts
 
 bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  return p.wants(TANDEM_GRAD_Q) && !sm90_has(p, trait::bias_tiles) &&
+  return p.wants(TANDEM_GRAD_Q) && !sm90_has(p, trait::bias_tiles) && !has_two_sides(p) &&
          std::max(tiles * heads, parts.workgroups) <= cores &&
          p.group() * p.seq_q * p.head_dim * 4 <=
              std::max(tiles * (p.banded() ? kMaskedCooperativeBytes : kCooperativeBytes),
@@ -124,7 +127,7 @@ int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles,
   if (row.has(trait::bias_tiles) || (row.inputs & (kHasKeep | kHasElastic | kHasEntmax)) != 0 ||
       (row.inputs == kHasSink && !p.wants(TANDEM_GRAD_Q)))
     return 0;
-  if (is_packed(p.lengths_q) || tiles == 0) return 0;
+  if (is_packed(p.lengths_q) || tiles == 0 || has_two_sides(p)) return 0;
   // One head more than run at a time, so that a slice is zero long before a workgroup adds to it.
   const int64_t heads = std::max((cores + tiles - 1) / tiles, interleaved_heads) + 1;
   return heads < p.heads_kv * p.batch ? heads : 0;

@@ -39,8 +39,9 @@ bool is_persistent(const Problem& p, int64_t cores);
 // a deterministic order tiles of keys add to the same rows one after another, a fixed time for
 // each; with a mask, parts of different tiles would wait for each other, so several tiles have
 // none.
-constexpr int64_t kMaxPartialBytes = 64 << 20;  // of partial sums in the workspace
-constexpr int64_t kMaxPartRows = 1 << 30;       // of a kv head, so that pairs are an int
+constexpr int64_t kMaxPartialBytes = 64 << 20;           // of partial sums in the workspace
+constexpr int64_t kMaxTwoSidedPartialBytes = 256 << 20;  // beside a dQ accumulator of its heads
+constexpr int64_t kMaxPartRows = 1 << 30;                // of a kv head, so that pairs are an int
 BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape);
 
 // Cooperative dQ postprocess, by all workgroups of a head, if all workgroups run at once: up to

@@ -51,6 +51,8 @@ constexpr bool has_kernel(const Row& row, const FwdTile& t) {
 // ---- bwd_dkv_dq, bwd_dkv, bwd_dkv_dist ----
 template <typename Row>
 constexpr int sm90_shared_bytes(const Row& row, const BwdShape& s) {
+  if (row.has(trait::two_sided)) return s.two_sided() ? bwd_two_sided_shared_bytes(s) : 0;
+  if (s.two_sided()) return 0;
   if (row.has(trait::bias_tiles)) return bwd_bias_shared_bytes(s);
   if (row.stem == Stem::bwd_dkv_dist) return bwd_elastic_shared_bytes(s);
   if (row.stem == Stem::bwd_dkv || row.has(trait::one_row) || (row.inputs & ~kHasSink) == 0 ||

@@ -76,6 +76,11 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
     launch->groups_x = launch->total * uint32_t(parts_.most);
     launch->groups_y = 1;
   }
+  if (launch->has(trait::two_sided)) {
+    launch->groups_x = kTwoSidedCluster * launch->total * uint32_t(std::max(parts_.most, 1));
+    launch->groups_y = 1;
+    return;
+  }
   // What is true of the launch, and has a kernel of its own beside that of the problem.
   const struct {
     bool holds;
@@ -104,7 +109,8 @@ void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
   if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
   if (launch->stem == Stem::pack_bias) own->programmatic = caps.early_launches;
   // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
-  if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
+  if (launch->stem == Stem::bwd_dq_cast)
+    own->programmatic = caps.early_launches && !has_two_sides(p);
 }
 
 // A launch takes the host three microseconds, so earlier launches do the work of a few small ones.
@@ -127,7 +133,9 @@ void Sm90Planner::arrange(Vec<Launch>* launches) const {
   if (!p.slices) join_to(head, dkv ? dkv : dq ? dq : cast);
   // The last workgroup of a kv head does the work of bwd_head_sums.
   const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
-  if (head && narrow && !cast && counts_heads(narrow->total, cores_of(caps))) join(head);
+  if (head && narrow && !cast && !narrow->has(trait::two_sided) &&
+      counts_heads(narrow->total, cores_of(caps)))
+    join(head);
   if (!find_launch(launches, Stem::bwd_dkv_dist)) return;
   // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
   if (head) join(head);

@@ -116,11 +116,12 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
 String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
   for (const String& why :
-       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
+       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.dv()),
         size_refusal(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
   if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
     return text("it is for heads over %d", kMaxFusedHeadDim);
+  if (s.two_sided() && !has_two_sides(p)) return text("it is for heads over %d", kMaxWholeHeadDim);
   const char* beside = s.wide                                ? kDqShapes[dq_row(p)].name
                        : p.normalizer == Normalizer::elastic ? kRowShapes[row_dq_row(p)].name
                        : p.normalizer == Normalizer::entmax  ? kSupportShapes[support_row(p)].name
@@ -300,7 +301,8 @@ bool Sm90Planner::choose(const Refuse& refuse) {
   else
     row_ = p.backward ? first_row(bwd, 0, kBwdShapeCount, p, caps, name(), refuse)
                       : first_row(fwd, 0, kFwdTileCount, p, caps, name(), refuse);
-  const int with_parts = sm90_with(p, sm90_kernel(p), trait::parts);
+  const int with_parts =
+      has_two_sides(p) ? sm90_kernel(p) : sm90_with(p, sm90_kernel(p), trait::parts);
   if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts) && !p.batch_invariant && !p.slices)
     parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
@@ -325,7 +327,7 @@ Vec<Stem> Sm90Planner::stems_but_pack() const {
     return with_origin(separate_stems(true, false));
   const bool softmax = p.normalizer == Normalizer::softmax;
   Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row_sums};
-  if (std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim) {
+  if (std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim && !has_two_sides(p)) {
     if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
   } else {
@@ -481,7 +483,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   const Launch* head = plan->find(Stem::bwd_head_sums);
   if (head && head->joins() && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
   if (launch.parts.most > 1) {
-    x->dkv_partial_counts = {2 * int64_t(fused->total)};
+    x->dkv_partial_counts = {(s.two_sided() ? 2 : 1) * 2 * int64_t(fused->total)};
     x->dkv_partials = {int64_t(fused->total) * launch.parts.most * bwd_partial_floats(s)};
   }
   if (!sums || !reduces_dbias_in_clusters(p) || sums_dbias_in_slices(p)) return;

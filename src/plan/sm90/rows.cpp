@@ -11,8 +11,8 @@ namespace tandem {
 namespace {
 
 // Traits by which problems choose. The others are chosen by tiles and launches.
-constexpr uint32_t kOfProblems =
-    trait::to_128 | trait::one_row | trait::bias_tiles | trait::f32_bias | trait::any_alpha;
+constexpr uint32_t kOfProblems = trait::to_128 | trait::one_row | trait::bias_tiles |
+                                 trait::f32_bias | trait::any_alpha | trait::two_sided;
 
 bool is_wide(const Problem& p) { return std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim; }
 
@@ -24,6 +24,7 @@ bool reads_one_row(const Problem& p) {
 
 bool takes(const KernelRow& row, const Problem& p) {
   if (!row.takes(p.inputs()) || (row.traits & ~kOfProblems) != 0) return false;
+  if (row.has(trait::two_sided) != has_two_sides(p)) return false;
   if (row.has(trait::to_128) && is_wide(p)) return false;
   if (row.has(trait::one_row)) return reads_one_row(p);
   if (row.has(trait::bias_tiles))
@@ -33,10 +34,14 @@ bool takes(const KernelRow& row, const Problem& p) {
 
 }  // namespace
 
+bool has_two_sides(const Problem& p) {
+  return p.backward && std::max(p.head_dim, p.head_dim_v) > kMaxWholeHeadDim;
+}
+
 int sm90_kernel(const Problem& p) {
   const Stem stem = !p.backward                           ? Stem::fwd
                     : p.normalizer == Normalizer::elastic ? Stem::bwd_dkv_dist
-                    : is_wide(p)                          ? Stem::bwd_dkv
+                    : is_wide(p) && !has_two_sides(p)     ? Stem::bwd_dkv
                                                           : Stem::bwd_dkv_dq;
   for (int n = 0; n < kKernelCount; ++n)
     if (kKernels[n].path_id == PathId::cuda_sm90 && kKernels[n].stem == stem &&

@@ -17,6 +17,9 @@ int sm90_with(const Problem& p, int kernel, uint32_t traits);
 // The row of fwd for a tile; -1: there is none.
 int sm90_fwd_kernel(const Problem& p, const Caps& caps, const struct FwdTile& tile);
 
+// Whether the backward of a problem has heads over kMaxWholeHeadDim, whose kernel has two sides.
+bool has_two_sides(const Problem& p);
+
 // Whether a problem has a bias whose tiles kernels read by TMA: any but one of one row.
 bool has_bias_tiles(const Problem& p);
 

@@ -299,10 +299,18 @@ struct BwdShape {
   int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
   bool f32_bias = false;  // for a dense bias of f32 alone
+  // Heads over 256: the largest Dv. 0: Dv goes up to d.
+  int wide_dv = 0;
+  // A two-CTA cluster has two sides: one workgroup has K and Q, the other one V and dO
+  // (cuda/sm90/bwd/two_sides.cuh). Stages of Q and dO are of a panel each.
+  constexpr bool two_sided() const { return wide_dv > 0; }
+  constexpr int dv() const { return two_sided() ? wide_dv : d; }
 };
 constexpr BwdShape kBwdShapes[] = {
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
+#define TANDEM_HOPPER_TWO_SIDED_BWD(name, d, dv, q_stages, do_stages) \
+  {#name, d, 64, 64, q_stages, do_stages, 1, false, false, dv},
 #define TANDEM_HOPPER_F32_BIAS_BWD(name, d, br, bc, q_stages, do_stages, ds_stages) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, false, true},
 #include "tiles.inc"
@@ -316,7 +324,8 @@ constexpr int bwd_shapes_before_f32_bias() {
 }
 constexpr int kBwdShapeCount = bwd_shapes_before_f32_bias();
 
-// Largest head size of bwd_dkv_dq. Wider heads have bwd_dkv and bwd_dq.
+// Largest head size of bwd_dkv_dq in one workgroup. Wider heads, up to kMaxWholeHeadDim, have
+// bwd_dkv and bwd_dq.
 constexpr int kMaxFusedHeadDim = 128;
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
 // Layout of shared memory: offsets in bytes from its beginning, which is a multiple of 1,024.
@@ -359,6 +368,35 @@ constexpr int kBwdDescriptorBytes = 24;
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + (s.wide ? 0 : kBwdDescriptorBytes);
 }
+// Tiles with two sides. In panels of 64 rows and 64 features, the side of keys has K, stages of Q
+// and dS; the side of values has V, those panels of K that dQ is its own of, stages of dO, weights
+// in f32 and rounded, and dS. mbarriers lie behind both, at the same address.
+constexpr int kTwoSidedCluster = 2;
+constexpr int kSidePanelBytes = 64 * 128, kSideWeightBytes = 64 * 64 * 4;
+constexpr int bwd_side_panels(int features) { return (features + 63) / 64; }
+// Panels of dQ that the side of keys forms; the side of values forms the others.
+constexpr int bwd_keys_dq_panels(const BwdShape& s) { return (bwd_side_panels(s.d) + 1) / 2; }
+constexpr int bwd_values_dq_panels(const BwdShape& s) {
+  return bwd_side_panels(s.d) - bwd_keys_dq_panels(s);
+}
+constexpr int bwd_keys_side_bytes(const BwdShape& s) {
+  return kSidePanelBytes * (bwd_side_panels(s.d) + s.q_stages + 1);
+}
+constexpr int bwd_values_side_bytes(const BwdShape& s) {
+  return kSidePanelBytes * (bwd_side_panels(s.dv()) + bwd_values_dq_panels(s) + s.do_stages + 2) +
+         kSideWeightBytes;
+}
+constexpr int bwd_two_sided_barriers_at(const BwdShape& s) {
+  return bwd_keys_side_bytes(s) > bwd_values_side_bytes(s) ? bwd_keys_side_bytes(s)
+                                                           : bwd_values_side_bytes(s);
+}
+// mbarriers: of K or V; of P or dS, full and empty; full and empty of each stage. Then a word for
+// each warpgroup.
+constexpr int bwd_two_sided_shared_bytes(const BwdShape& s) {
+  return bwd_two_sided_barriers_at(s) +
+         8 * (3 + 2 * (s.q_stages > s.do_stages ? s.q_stages : s.do_stages)) + 2 * 16;
+}
+
 // Unit of lazy zero-initialisation (cuda/sm90/bwd/dq_lazy_zero.cuh): a store of a warp, or a copy.
 constexpr int kZeroBytes = 512;
 // A dense bias: stages for its tiles, which dS then overwrites, beside those for dS; three
@@ -534,20 +572,28 @@ constexpr bool hopper_tiles_fit() {
         t.bc % 16 != 0 || t.rows() > 256 || t.halves_o() != (t.d > kMaxWholeHeadDim))
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        (!s.wide && !s.f32_bias && bwd_varlen_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 ||
-        s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
+    if (s.two_sided() && (bwd_two_sided_shared_bytes(s) > kMaxShared || s.dv() > s.d ||
+                          s.q_stages < bwd_side_panels(s.d) ||
+                          s.do_stages < bwd_side_panels(s.dv()) || s.d <= kMaxWholeHeadDim))
+      return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (s.two_sided())
+      continue;
+    else if (bwd_shared_bytes(s) > kMaxShared ||
+             (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+             (!s.wide && !s.f32_bias && bwd_varlen_shared_bytes(s) > kMaxShared) ||
+             s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const BwdShape& s : kBwdShapes)
-    if (s.wide != (s.d > kMaxFusedHeadDim)) return false;
+    if (!s.two_sided() && s.wide != (s.d > kMaxFusedHeadDim)) return false;
   for (const DqShape& r : kDqShapes)
     if (dq_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const SupportShape& r : kSupportShapes)
     if (support_shared_bytes(r) > kMaxShared || r.br() > 256 || r.bc != kSupportKeys) return false;
   for (const BwdShape& s : kBwdShapes)
-    if (!s.wide && s.bc != kSupportKeys) return false;
+    if (!s.wide && !s.two_sided() && s.bc != kSupportKeys) return false;
   return true;
 }
 static_assert(hopper_tiles_fit(),
