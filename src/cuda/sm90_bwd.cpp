@@ -73,6 +73,12 @@ class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
     if (launch.has(trait::two_sided)) grid.cluster = kTwoSidedCluster;
     return grid;
   }
+  // A slice has whole clusters.
+  bool cut(const LaunchOn& on, Params* params, Sm90Grid* grid) const {
+    params->first_group = on.first_group;
+    grid->groups = dim3(on.groups * std::max(grid->cluster, 1u));
+    return true;
+  }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     params->most_parts = std::max(choice.parts.most, 1);

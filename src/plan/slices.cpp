@@ -103,7 +103,8 @@ double numbers_of(const Plan& plan, const Launch& l) {
 }
 
 // Whether cuda.sm90 cuts a launch: fwd between heads, and of the backward kernels whose workgroups
-// have a tile each. Persistent ones, clusters and parts of a tile stay whole.
+// or clusters have a tile each. Persistent ones, clusters of a dense bias and parts of a tile stay
+// whole.
 bool is_cut_on_sm90(const Launch& l) {
   const Sm90Launch& own = l.of<Sm90Launch>();
   switch (l.stem) {
@@ -111,7 +112,7 @@ bool is_cut_on_sm90(const Launch& l) {
       return own.stream_k_units == 0 && own.short_tiles == 0;
     case Stem::bwd_dkv_dq:
       return own.parts.most == 0 && l.groups_y == 1 &&
-             !l.has(trait::persistent | trait::bias_tiles | trait::two_sided);
+             !l.has(trait::persistent | trait::bias_tiles);
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dq:
@@ -203,6 +204,7 @@ Slicing::Slicing(const Plan& plan) {
     // Persistent workgroups of fwd: whole heads, or with optional inputs whole batch entries.
     if (l.as<Sm90Launch>() && l.stem == Stem::fwd)
       w.groups = l.total, w.grain = l.tiles * (l.row().inputs ? uint32_t(p.heads_q) : 1);
+    if (l.has(trait::two_sided)) w.groups = l.total;  // clusters
     const bool cut = plan.backend == Backend::cuda
                          ? is_cut_on_cuda(l)
                          : plan.backend == Backend::vulkan && w.grain <= l.groups_x / 4 + 1 &&

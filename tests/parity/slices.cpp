@@ -53,6 +53,8 @@ TEST_CASE("slices: the bits of one execute, other kernels" * doctest::skip(!at_l
            "fwd f16 b2 hq3 sq70 sk900 d512 dv512 splits=3",
            "fwd bf16 b3 hq2 hk1 sq130 sk600 d512 dv512 kv_padded splits=2",
            "bwd bf16 b2 hq4 hk2 sq300 d256 dv256 causal_top_left sink grads=qkvs",
+           "bwd bf16 b2 hq4 hk2 sq200 sk300 d512 dv512 causal_top_left",
+           "bwd f16 b1 hq4 hk1 sq130 sk200 d576 dv512 deterministic",
            "bwd f16 b3 hq4 hk2 sq300 d64 dv64 keep:3x1x300 deterministic",
            "bwd bf16 b9 hq16 hk8 sq300 d64 dv64 causal_top_left",
        })
