@@ -44,9 +44,11 @@ TEST_CASE("sm90: parts of a tile of keys") {
     const Plan plan = plan_of("bwd bf16 " + line);
     const Launch& l = *plan.find(Stem::bwd_dkv_dq);
     const BwdParts& parts = l.of<Sm90Launch>().parts;
-    CHECK(std::string(kKernels[l.kernel].variant) == (l.has(trait::persistent) ? "persistent"
-                                                      : parts.most > 0         ? "plain_parts"
-                                                                               : "plain"));
+    const bool two_sided = has_two_sides(plan.problem);
+    CHECK(std::string(kKernels[l.kernel].variant) == (two_sided                  ? "two_sided"
+                                                      : l.has(trait::persistent) ? "persistent"
+                                                      : parts.most > 0           ? "plain_parts"
+                                                                                 : "plain"));
     CHECK(parts.most <= kMaxBwdParts);
     CHECK((parts.workgroups >= int64_t(l.total) || parts.most == 0));
     return parts.most;
@@ -65,6 +67,11 @@ TEST_CASE("sm90: parts of a tile of keys") {
   CHECK(parts_of("b2 hq16 sq1024 sk1024 d64") == 0);
   CHECK(parts_of("b16 hq16 sq1024 sk1024 d64") == 0);
   CHECK(parts_of("b1 hq1 sq128 sk128 d64") == 0);
+  // Heads over 256: 66 clusters, tiles of 64 keys.
+  CHECK(parts_of("b1 hq128 hk1 sq4096 sk4096 d576 dv512 causal_bottom_right") > 2);
+  CHECK(parts_of("b1 hq2 sq1024 sk1024 d512 dv512") == 2);
+  CHECK(parts_of("b1 hq1 sq4096 sk4096 d512 dv512") == 0);
+  CHECK(parts_of("b1 hq16 sq4096 sk4096 d512 dv512") == 0);
 }
 
 TEST_CASE("sm90: many tiles of keys have persistent workgroups") {
