@@ -95,6 +95,19 @@ TANDEM_DEVICE void keys_main_loop(const BwdDkvDqPartsParams& params, const BwdWo
     if (c.thread() == 0) mbarrier_arrive_remote(cluster_address(values.sent(), S::OTHER));
     __syncwarp();
   };
+  // Adds of dQ of a tile: those before d_k is there, and the others. A second product is issued
+  // with the first, as it reads dS.
+  const auto add_first = [&](const DqTile& tile) {
+    if constexpr (S::DQ_PRODUCTS == 1) {
+      c.template add_thirds<0, 0, 1>(tile);
+    } else {
+      c.template add_thirds<0, 0, 3>(tile);
+      c.template product_dq<1>();
+    }
+  };
+  const auto add_rest = [&](const DqTile& tile) {
+    c.template add_thirds<S::DQ_PRODUCTS - 1, S::DQ_PRODUCTS == 1 ? 1 : 0, 3>(tile);
+  };
   if (step.left > 0) {
     c.expect(S::PANEL_BYTES);
     mbarrier_wait(shared.own_full(), 0);
@@ -105,26 +118,41 @@ TANDEM_DEVICE void keys_main_loop(const BwdDkvDqPartsParams& params, const BwdWo
     weigh_queries(c, step, lse);
     send();
     DqTile tile = c.dq_tile(step);
+    // The last adds of a step come behind the next S that is issued, and so overlap with it. In a
+    // deterministic order others wait for them, and they come at once.
+    DqTile before = tile;
+    bool adds = false;
 #pragma unroll 1
     for (step.next(work); step.left > 0; step.next(work)) {
       load_lse(c, step, lse);
       c.template product_s<0, S::PANELS>();
+      if (adds) add_rest(before);
       products(n - 1);
       wgmma_wait_group<2>();
       optimization_barrier(s);
       weigh_queries(c, step, lse);
       send();
       wgmma_wait_group<1>();
-      c.add_dq(tile);
+      c.begin_adds(tile);
+      add_first(tile);
       wgmma_wait_group<0>();
       release();
-      tile = c.dq_tile(step);
+      adds = !c.adds_in_order();
+      if (!adds) {
+        add_rest(tile);
+        c.end_adds(tile);
+      }
+      before = tile, tile = c.dq_tile(step);
     }
+    if (adds) add_rest(before);
     products(n - 1);
     wgmma_wait_group<1>();
-    c.add_dq(tile);
+    c.begin_adds(tile);
+    add_first(tile);
     wgmma_wait_group<0>();
     release();
+    add_rest(tile);
+    c.end_adds(tile);
   }
   c.store();
 }
@@ -197,32 +225,43 @@ TANDEM_DEVICE void values_main_loop(const BwdDkvDqPartsParams& params, const Bwd
     optimization_barrier(dp);
     differentiate();
     DqTile tile = c.dq_tile(step);
+    // The adds of dQ of a tile, but for the first two thirds.
+    const auto add_rest = [&] {
+      c.template add_thirds<0, 2, 3>(tile);
+      if constexpr (S::DQ_PRODUCTS == 2) {
+        c.template product_dq<1>();
+        wgmma_wait_group<0>();
+        c.template add_thirds<1, 0, 3>(tile);
+      }
+      c.end_adds(tile);
+    };
 #pragma unroll 1
     for (step.next(work); step.left > 0; step.next(work)) {
       load_delta();
-      if constexpr (AHEAD > 0) c.template product_s<0, AHEAD>();
-      c.product_gradient(shared.p());
       c.template product_dq<0>();
-      wgmma_wait_group<1>();
+      c.product_gradient(shared.p());
+      if constexpr (AHEAD > 0) c.template product_s<0, AHEAD>();
+      wgmma_wait_group<(AHEAD > 0 ? 2 : 1)>();
+      c.begin_adds(tile);
+      c.template add_thirds<0, 0, 1>(tile);
+      wgmma_wait_group<(AHEAD > 0 ? 1 : 0)>();
       c.release();
-      if constexpr (AHEAD < PANELS) {
-        c.template product_s<AHEAD, PANELS>();
-        wgmma_wait_group<1>();
-      } else {
-        wgmma_wait_group<0>();
-      }
-      c.add_dq(tile);
+      c.template add_thirds<0, 1, 2>(tile);
+      if constexpr (AHEAD < PANELS) c.template product_s<AHEAD, PANELS>();
+      add_rest();
       wgmma_wait_group<0>();
       optimization_barrier(dp);
       differentiate();
       tile = c.dq_tile(step);
     }
-    c.product_gradient(shared.p());
     c.template product_dq<0>();
+    c.product_gradient(shared.p());
     wgmma_wait_group<1>();
-    c.release();
+    c.begin_adds(tile);
+    c.template add_thirds<0, 0, 2>(tile);
     wgmma_wait_group<0>();
-    c.add_dq(tile);
+    c.release();
+    add_rest();
   }
   c.store();
 }

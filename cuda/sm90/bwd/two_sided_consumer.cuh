@@ -144,44 +144,44 @@ struct TwoSidedConsumer {
   TANDEM_DEVICE uint* semaphore(const DqTile& tile) const {
     return reinterpret_cast<uint*>(params.push.dq_semaphores) + tile.block;
   }
-  // Adds columns of dQ to the accumulator. column8: the first column, over 8.
-  template <int N>
+  // Adds 8-column pieces FROM to TO of x to the accumulator. column8: the first column of x, over 8.
+  template <int FROM, int TO, int N>
   TANDEM_DEVICE void add(const float (&x)[N], const DqTile& tile, int column8) const {
-    uint64_t to = params.push.d_q_accum +
-                  (uint64_t(tile.block) * S::DQ_ALL_PANELS * 8 + uint(column8)) * 2048 +
-                  16 * uint(thread());
+    const uint64_t to = params.push.d_q_accum +
+                        (uint64_t(tile.block) * S::DQ_ALL_PANELS * 8 + uint(column8)) * 2048 +
+                        16 * uint(thread());
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i)
+    for (int i = FROM; i < TO; ++i)
       red_add_v4_f32(to + 2048 * i,
                      make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
   }
-  template <int n>
-  TANDEM_DEVICE void add_product(const DqTile& tile) const {
+  // Adds thirds FROM to TO of the n-th product of dQ. Adds are slow, and what reads shared memory
+  // waits behind them, so they are spread over the time that products take.
+  template <int n, int FROM, int TO>
+  TANDEM_DEVICE void add_thirds(const DqTile& tile) const {
     if (params.push.d_q_accum == 0) return;  // d_q is not wanted
-    add(dq, tile, 8 * (S::DQ_FIRST + warpgroup * S::DQ_HALF + n * S::DQ_WIDTH));
-    if constexpr (S::DQ_ODD && n == S::DQ_PRODUCTS - 1)
-      add(dq_odd, tile, 8 * (S::DQ_FIRST + 2 * S::DQ_HALF) + 4 * warpgroup);
+    constexpr int kPieces = kDq / 8;
+    add<kPieces * FROM / 3, kPieces * TO / 3>(
+        dq, tile, 8 * (S::DQ_FIRST + warpgroup * S::DQ_HALF + n * S::DQ_WIDTH));
+    if constexpr (TO == 3 && S::DQ_ODD && n == S::DQ_PRODUCTS - 1)
+      add<0, 4>(dq_odd, tile, 8 * (S::DQ_FIRST + 2 * S::DQ_HALF) + 4 * warpgroup);
   }
-  // Adds dQ of a tile, whose first product has ended, and which forms the others. In a
-  // deterministic order, four warpgroups of each earlier tile of keys have added theirs before.
-  TANDEM_DEVICE void add_dq(const DqTile& tile) {
-    const bool ordered = params.block.deterministic && params.push.d_q_accum;
-    if (ordered) {
-      if (thread() == 0)
-        semaphore_wait(semaphore(tile), 4 * dq_order<S::TILE>(params.block, work, tile.t));
-      named_barrier_sync(kWarpgroup + warpgroup, 128);
-    }
-    add_product<0>(tile);
-    if constexpr (S::DQ_PRODUCTS == 2) {
-      product_dq<1>();
-      wgmma_wait_group<0>();
-      add_product<1>(tile);
-    }
-    if (ordered) {
-      __threadfence();
-      named_barrier_sync(kWarpgroup + warpgroup, 128);
-      if (thread() == 0) semaphore_release(semaphore(tile));
-    }
+  // Before and after the adds of a tile. In a deterministic order, four warpgroups of each earlier
+  // tile of keys have added theirs before.
+  TANDEM_DEVICE bool adds_in_order() const {
+    return params.block.deterministic && params.push.d_q_accum;
+  }
+  TANDEM_DEVICE void begin_adds(const DqTile& tile) const {
+    if (!adds_in_order()) return;
+    if (thread() == 0)
+      semaphore_wait(semaphore(tile), 4 * dq_order<S::TILE>(params.block, work, tile.t));
+    named_barrier_sync(kWarpgroup + warpgroup, 128);
+  }
+  TANDEM_DEVICE void end_adds(const DqTile& tile) const {
+    if (!adds_in_order()) return;
+    __threadfence();
+    named_barrier_sync(kWarpgroup + warpgroup, 128);
+    if (thread() == 0) semaphore_release(semaphore(tile));
   }
 
   // ---- d_k or d_v -------------------------------------------------------------------------------
