@@ -144,7 +144,7 @@ struct TwoSidedConsumer {
   TANDEM_DEVICE uint* semaphore(const DqTile& tile) const {
     return reinterpret_cast<uint*>(params.push.dq_semaphores) + tile.block;
   }
-  // Adds 8-column pieces FROM to TO of x to the accumulator. column8: the first column of x, over 8.
+  // Adds columns of x to the accumulator, 8 at a time. column8: the first column of x, over 8.
   template <int FROM, int TO, int N>
   TANDEM_DEVICE void add(const float (&x)[N], const DqTile& tile, int column8) const {
     const uint64_t to = params.push.d_q_accum +
