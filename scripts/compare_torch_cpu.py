@@ -11,6 +11,7 @@ is the median round. Rows are those of `tandem bench`, with impl "torch" for PyT
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def listed_cases(args):
     cases = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     # What PyTorch has no words for is left out of the comparison, aloud.
     for case in list(cases):
-        extra = [f for f in case["features"] if f not in ("gqa", "mqa")]
+        extra = [f for f in case["features"] if f not in ("gqa", "mqa", "bias", "keep")]
         if case["mask"] == "causal_bottom_right" or extra:
             print(f"left out: {case['case']}", file=sys.stderr)
             cases.remove(case)
@@ -37,7 +38,7 @@ def listed_cases(args):
 def run_tandem(args, case):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "rows.json")
-        command = [args.tandem, "bench", "--device", "cpu", "--preset", args.preset, "--case", case["case"],
+        command = [args.tandem, "bench", "--device", "cpu", "--problem", case["problem"],
                    "--max-seconds", str(args.seconds), "--out", out]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(out) as file:
@@ -67,6 +68,15 @@ def run_torch(args, case):
     k = tensor(case["Hk"], case["Sk"], case["D"])
     v = tensor(case["Hk"], case["Sk"], case["Dv"])
     options = {"is_causal": case["mask"] == "causal"}
+    inputs = [q, k, v]
+    overlay = re.search(r" (bias:\w+|keep):(\d+)x(\d+)x(\d+)", case["problem"])
+    if overlay:
+        shape = (*(int(n) for n in overlay.groups()[1:]), case["Sk"])
+        if overlay[1] == "keep":
+            options["attn_mask"] = torch.ones(shape, dtype=torch.bool)
+        else:
+            options["attn_mask"] = torch.randn(shape, dtype=DTYPES[case["dtype"]]).requires_grad_()
+            inputs.append(options["attn_mask"])
     if case["Hq"] != case["Hk"]:
         options["enable_gqa"] = True
 
@@ -80,7 +90,7 @@ def run_torch(args, case):
     o = forward()
     d_o = torch.randn_like(o)
     return {"fwd": median_time(inference, args.seconds),
-            "bwd": median_time(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True), args.seconds)}
+            "bwd": median_time(lambda: torch.autograd.grad(o, inputs, d_o, retain_graph=True), args.seconds)}
 
 
 def torch_row(like, op, flops, seconds):
@@ -120,7 +130,7 @@ def main():
             for r in (row, other):
                 r["threads"], r["rounds"] = threads, args.rounds
                 result["rows"].append(r)
-            print(f"{case['case']:24} {op}  tandem {row['ms']:8.3f} ms  torch {other['ms']:8.3f} ms  "
+            print(f"{case['problem']} {op}  tandem {row['ms']:8.3f} ms  torch {other['ms']:8.3f} ms  "
                   f"{other['ms'] / row['ms']:.2f} x as fast", flush=True)
     if result is None:
         sys.exit("no case to compare")

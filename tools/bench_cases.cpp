@@ -29,8 +29,14 @@ const std::vector<Preset>& presets() {
         "fwd f32 b1 hq4 hk4 sq512 sk512 d64 dv64 causal_top_left"}},
       // One head size against PyTorch on the CPU.
       {"cpu",
-       {"fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64",
-        "fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 causal_top_left"}},
+       {"bwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64",
+        "bwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 causal_top_left",
+        "bwd f32 b1 hq8 hk2 sq1024 sk1024 d64 dv64",
+        "bwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 bias:f32:1x8x1024 d_bias:f32 grads=qkvb",
+        "bwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 keep:1x1x1024",
+        "bwd f32 b4 hq8 hk8 sq512 sk512 d64 dv64 keep:4x1x1",
+        "bwd bf16 b1 hq8 hk8 sq1024 sk1024 d64 dv64",
+        "bwd bf16 b1 hq8 hk8 sq1024 sk1024 d64 dv64 causal_top_left"}},
       // B Sq = 16,384 rows and Hq D = 2,048 features, as is usual for these tables.
       {"training",
        {"fwd f32 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
@@ -55,6 +61,23 @@ const std::vector<Preset>& presets() {
         "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 spans=1:1x1",
         // A quarter of the blocks.
         "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 blocks=128x128:32+0:1x1"}},
+      // Trees beside a dense bias with its gradient.
+      {"mask_bias",
+       {"bwd bf16 b1 hq16 hk16 sq9216 sk9216 d64 dv64 bias:bf16:1x16x9216 spans=1:1x1 d_bias:bf16 "
+        "grads=qkvb",
+        "bwd bf16 b1 hq16 hk16 sq6144 sk6144 d128 dv128 bias:bf16:1x16x6144 spans=1:1x1 "
+        "d_bias:bf16 grads=qkvb"}},
+      // Heads over 256: Gemma 4's and MLA's, of autoencoders; decoding of the latter two.
+      {"wide_heads",
+       {"bwd bf16 b1 hq8 hk8 sq16384 sk16384 d512 dv512 causal_top_left",
+        "bwd bf16 b1 hq16 hk16 sq4096 sk4096 d512 dv512",
+        "bwd bf16 b1 hq16 hk16 sq4096 sk4096 d320 dv320 causal_top_left",
+        "bwd bf16 b1 hq1 hk1 sq4096 sk4096 d512 dv512",
+        "bwd bf16 b1 hq128 hk1 sq4096 sk4096 d576 dv512 causal_top_left",
+        "fwd bf16 b1 hq128 hk1 sq1 sk32768 d576 dv512",
+        "fwd bf16 b1 hq128 hk1 sq2 sk32768 d576 dv512",
+        "fwd bf16 b64 hq128 hk1 sq1 sk2048 d576 dv512",
+        "fwd bf16 b1 hq32 hk4 sq1 sk32768 d512 dv512"}},
       // A bias by a table and an index (model_index()), beside it dense: windows of Swin-T
       // and of SwinV2, buckets of T5-large, distances of Graphormer.
       {"tables",

@@ -53,11 +53,8 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       const float* origin = t.origin ? t.origin + row : nullptr;
       float scale = t.scale;
       const SimdTerms* terms = t.terms ? t.terms + h : nullptr;
-      if (terms) {
-        add_terms<true>(*terms, {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, terms->bend,
-                                 terms->term, t.pitch});
-        scale = 1;
-      }
+      if (terms)
+        scale = add_terms<true>(*terms, {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, t.pitch});
       for (int64_t c = 0; c < lanes; c += kLanes) {
         const auto weigh = t.want_k ? origin   ? weights_rows<true, true, true>
                                       : masked ? weights_rows<true, true, false>

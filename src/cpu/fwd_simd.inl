@@ -14,9 +14,8 @@ template <typename Tile>
 inline float form_scores(const Tile& t, int col0, int keys) {
   if (!t.terms) return t.scale;
   const SimdTerms& x = *t.terms;
-  add_terms<false>(
-      x, {t.scale, t.band, t.row0, t.rows, col0, keys, t.s, x.bend, x.term, t.pitch});
-  return 1;
+  return add_terms<false>(
+      x, {t.scale, t.band, t.row0, t.rows, col0, keys, t.s, t.pitch});
 }
 
 // Turns one tile's scores into p (in place), with the online row state. True if m grew in some

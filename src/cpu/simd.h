@@ -28,8 +28,9 @@ struct SimdTerms {
   int span_count;
   float softcap, slope;
   bool has_slope;
-  float* term;  // scratch, as large as s
-  float* bend;  // the same, for softcap in the backward
+  // Scratch, as large as s: the bias; 0, or -inf where keep hides; the derivatives of softcap. Null
+  // where it is not needed: the last one in the forward.
+  float *term, *hides, *bend;
 };
 
 // Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over

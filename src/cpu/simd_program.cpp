@@ -142,7 +142,8 @@ class SimdProgram final : public Program {
     const Problem& p = plan_.problem;
     SimdTerms x{};
     if ((p.inputs() & kTerms) == 0) return x;
-    x.term = carver.take(steps, pitch);
+    if (p.bias) x.term = carver.take(steps, pitch);
+    if (p.keep && p.keep.rows != 1) x.hides = carver.take(steps, pitch);
     if (p.softcap > 0 && p.backward) x.bend = carver.take(steps, pitch);
     return x;
   }

@@ -23,9 +23,7 @@ struct ScoreTile {
   float scale;
   TandemBand band;
   int row0, rows, col0, cols;
-  float* s;     // products, then scores; -inf where keep or spans hide
-  float* bend;  // null, or the derivatives of softcap, which has them
-  float* term;  // scratch, as large as s
+  float* s;  // products, then scores; -inf where keep or spans hide
   int64_t pitch;
 };
 
@@ -36,19 +34,46 @@ inline bool all_kept(const uint8_t* at) {
   return ((x - 0x0101010101010101u) & ~x & 0x8080808080808080u) == 0;
 }
 
-// Puts -inf in place of the terms of pairs that keep hides, of a mask with a row for each query.
-template <bool KEYS>
-inline void hide_by_keep(const SimdTerms& x, const ScoreTile& t) {
+// Whether a mask with a row for each query hides a pair of the tile.
+inline bool hides_pairs(const SimdTerms& x, const ScoreTile& t) {
   for (int r = 0; r < t.rows; ++r) {
     const uint8_t* at = x.keep + (t.row0 + r) * x.keep_row + t.col0 * x.keep_key;
-    for (int j = 0; j < t.cols; ++j) {
-      if (x.keep_key == 1 && j + 8 <= t.cols && all_kept(at + j)) {
-        j += 7;
-        continue;
-      }
-      if (!at[j * x.keep_key]) t.term[KEYS ? r * t.pitch + j : j * t.pitch + r] = -kInfinity;
-    }
+    int j = 0;
+    for (; x.keep_key == 1 && j + 8 <= t.cols; j += 8)
+      if (!all_kept(at + j)) return true;
+    for (; j < t.cols; ++j)
+      if (!at[j * x.keep_key]) return true;
   }
+  return false;
+}
+// That mask as numbers: 0, or -inf where it hides, in the order of scores.
+template <bool KEYS>
+inline void stage_keep(const SimdTerms& x, const ScoreTile& t, int64_t lanes, float* to) {
+  const auto put_row = [&](int r, float* row) {
+    const uint8_t* at = x.keep + (t.row0 + r) * x.keep_row + t.col0 * x.keep_key;
+    if (x.keep_key == 1)
+      for (int j = 0; j < t.cols; ++j) row[j] = at[j] ? 0 : -kInfinity;
+    else
+      for (int j = 0; j < t.cols; ++j) row[j] = at[j * x.keep_key] ? 0 : -kInfinity;
+  };
+  if (KEYS) {
+    for (int r = 0; r < t.rows; ++r) put_row(r, to + r * t.pitch);
+    return;
+  }
+  float block[4 * kSimdMaxFeatures];
+  for (int64_t r = 0; r < t.rows; r += 4) {
+    const int count = smaller(4, int(t.rows - r));
+    for (int n = 0; n < count; ++n) put_row(int(r) + n, block + n * kSimdMaxFeatures);
+    transpose(block, kSimdMaxFeatures, count, t.cols, to + r, t.pitch);
+  }
+  for (int64_t r = t.rows; r < lanes; ++r)
+    for (int64_t j = 0; j < t.cols; ++j) to[j * t.pitch + r] = 0;
+}
+// Whether a mask of one row hides a key of the tile.
+inline bool hides_keys(const SimdTerms& x, const ScoreTile& t) {
+  for (int j = 0; j < t.cols; ++j)
+    if (!x.keep[(t.col0 + j) * x.keep_key]) return true;
+  return false;
 }
 
 // The rows of the tile that see a key by an interval, from the tile's first row on.
@@ -59,24 +84,25 @@ inline void clamp_span(const int32_t* span, const ScoreTile& t, float* begin, fl
   *begin = within(span[0]), *end = within(span[1]);
 }
 
+// Returns the factor that the scores still have: the scale, if nothing is added or hidden.
 template <bool KEYS>
-void add_terms(const SimdTerms& x, const ScoreTile& t) {
+float add_terms(const SimdTerms& x, const ScoreTile& t) {
   const int steps = KEYS ? t.rows : t.cols;
   const int64_t lanes = round_up(KEYS ? t.cols : t.rows, kLanes);
-  const bool keep_rows = x.keep && x.keep_row != 0, keep_keys = x.keep && !keep_rows;
-  const bool has_tile = x.bias.base || keep_rows;
+  const bool keep_keys = x.keep && x.keep_row == 0 && hides_keys(x, t);
+  const bool keep_pairs = x.keep && x.keep_row != 0 && hides_pairs(x, t);
+  if (keep_pairs) stage_keep<KEYS>(x, t, lanes, x.hides);
   if (x.bias.base) {
     SimdRows bias = x.bias;
     const int64_t size = bias.dtype == TANDEM_F32 ? 4 : 2;
     bias.base = static_cast<char*>(bias.base) + t.col0 * bias.feature * size;
     if (KEYS)
-      for (int r = 0; r < t.rows; ++r) load_row(bias, t.row0 + r, t.cols, t.term + r * t.pitch);
+      for (int r = 0; r < t.rows; ++r) load_row(bias, t.row0 + r, t.cols, x.term + r * t.pitch);
     else
-      stage_lanes(bias, t.row0, t.rows, lanes, t.cols, t.term, t.pitch);
-  } else if (has_tile) {
-    clear(t.term, steps, lanes, t.pitch);
+      stage_lanes(bias, t.row0, t.rows, lanes, t.cols, x.term, t.pitch);
   }
-  if (keep_rows) hide_by_keep<KEYS>(x, t);
+  if (!x.bias.base && !keep_pairs && !keep_keys && x.span_count == 0 && x.softcap == 0 && !x.has_slope)
+    return t.scale;
   // Of each lane that is a key: whether a mask of one row keeps it, and its intervals.
   float kept[kSimdMaxFeatures], begin[2][kSimdMaxFeatures], end[2][kSimdMaxFeatures];
   if (KEYS)
@@ -106,15 +132,15 @@ void add_terms(const SimdTerms& x, const ScoreTile& t) {
       if (x.softcap > 0) {
         Vec derivative;
         y = cap * tanh_of(y * over_cap, &derivative);
-        if (t.bend) store(t.bend + i * t.pitch + c, derivative);
+        if (x.bend) store(x.bend + i * t.pitch + c, derivative);
       }
-      Vec term = splat(0);
-      if (has_tile) term = load(t.term + i * t.pitch + c), y = y + term;
+      if (x.bias.base) y = y + load(x.term + i * t.pitch + c);
       if (x.has_slope) {
         const Vec d = KEYS ? splat(distance) - lane : splat(distance) + lane;
         y = y - splat(x.slope) * max(d, splat(0) - d);
       }
-      if (has_tile) y = select(equal(term, hidden), hidden, y);
+      if (keep_pairs)
+        y = select(equal(load(x.hides + i * t.pitch + c), hidden), hidden, y);
       if (KEYS && keep_keys) y = select(equal(load(kept + c), hidden), hidden, y);
       if (step_hidden) y = hidden;
       if (x.span_count > 0) {
@@ -131,4 +157,5 @@ void add_terms(const SimdTerms& x, const ScoreTile& t) {
       store(s, y);
     }
   }
+  return 1;
 }
