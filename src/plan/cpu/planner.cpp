@@ -32,8 +32,7 @@ class SimdPlanner final : public CpuPlanner {
  public:
   using CpuPlanner::CpuPlanner;
   String refuse() const override {
-    constexpr uint32_t takes =
-        kHasBias | kHasKeep | kHasSpans | kHasSoftcap | kHasAlibi | kHasSink | kHasLengths;
+    constexpr uint32_t takes = kKernels[int(KernelId::cpu_simd_fwd_only)].inputs;
     if ((p.inputs() & ~takes) != 0 || p.table)
       return "it knows softmax with a bias, masks, lengths, softcap, ALiBi and sinks, this problem "
              "has " +
