@@ -145,6 +145,7 @@ ordered_json collect() {
                                  {"left_shared", t.left},
                                  {"doubled_operands", t.doubled},
                                  {"tensor_addressing", t.tensors},
+                                 {"owners", t.owners},
                                  {"max_head_dim", t.max_d}});
   for (const AmpereTile& t : kAmpereTiles)
     j["ampere_tiles"].push_back({{"name", t.name},

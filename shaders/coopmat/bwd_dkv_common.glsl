@@ -8,7 +8,9 @@
 #define STAT_STAGES 1
 #endif
 #define FLIPS true
+#ifndef BIAS_BEGINS
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
+#endif
 #define WANTS_SLOPE (GRAD_K != 0)
 #if SHARES_DS
 #define SKIPPED(t, end, row0) leave_no_ds(t, end, row0);

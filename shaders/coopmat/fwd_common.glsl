@@ -3,8 +3,10 @@
 // lost; the loops over tiles are in the schedules' own files.
 #define BIAS_IN_BLOCKS true
 #define BIAS_SPAN 2
+#ifndef BIAS_BEGINS
 #define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)
 #define MASKS_FIRST FIRST_IS_EXACT
+#endif
 #if TANDEM_CM2
 #define ROW_CHUNKS(t, chunks) \
   (PLAIN_LOOP == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)

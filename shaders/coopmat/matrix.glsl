@@ -61,6 +61,9 @@ const int ENTRIES = 1;
 #define TEAM_SIZE WG
 #if SUBGROUP_PAIRS
 #define TEAM_SUBGROUP (int(gl_SubgroupID) % (SUBGROUPS / 2))
+#elif SPLIT_D
+const int OWNERS = SUBGROUPS * MM / ROWS; // subgroups that own the same rows; RM is 1
+#define TEAM_SUBGROUP (int(gl_SubgroupID) % (SUBGROUPS / OWNERS))
 #else
 #define TEAM_SUBGROUP int(gl_SubgroupID)
 #endif

@@ -15,6 +15,9 @@
 #ifndef SUBGROUP_PAIRS // 1: two subgroups own the same rows (pair.glsl)
 #define SUBGROUP_PAIRS 0
 #endif
+#ifndef SPLIT_D // 1: several subgroups own the same rows, each a slice of features (split_d.glsl)
+#define SPLIT_D 0
+#endif
 #ifndef VISITS_ALL // tiles without a key that spans and keep show are visited, too
 #define VISITS_ALL false
 #endif

@@ -93,10 +93,13 @@ auto set_wide(Spec* spec, uint32_t wide, int) -> decltype(spec->WIDE, void()) {
 template <typename Spec>
 void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel
 
-// WIDE; 2: a width is not a multiple of the width of the matrices' operands.
+// WIDE; 2: a width is not that of the matrices' operands that cover it.
 uint32_t wide_code(const Problem& p, const Launch& l) {
   const MatrixLaunch* own = l.as<MatrixLaunch>();
-  return own && (p.head_dim % own->matrix.k != 0 || p.head_dim_v % own->matrix.k != 0) ? 2 : 1;
+  return own && (p.head_dim != int64_t(l.d_blocks) * own->matrix.k ||
+                 p.head_dim_v != int64_t(l.dv_blocks) * own->matrix.k)
+             ? 2
+             : 1;
 }
 
 String spec_bytes(const Plan& plan, const Launch& launch, bool wide) {

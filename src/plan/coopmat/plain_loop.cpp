@@ -8,7 +8,8 @@ MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Lau
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   const MatrixLaunch::PlainLoop other;
   if (p.batch_invariant) return other;  // by strides and masks it would have one loop or the other
-  if (l.row().path_id != PathId::vulkan_coopmat2 || !own.register_prefetch || !is_folded(p))
+  if (l.row().path_id != PathId::vulkan_coopmat2 || l.has(trait::split_d) ||
+      !own.register_prefetch || !is_folded(p))
     return other;
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
   const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;

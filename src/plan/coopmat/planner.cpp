@@ -88,17 +88,25 @@ String rows_refusal(const Problem& p) {
   return "";
 }
 
-// The rows of the matrix tiles: for any device, for operands that take twice the registers, and
-// lean ones.
-enum class Rows { any, doubled, lean };
+// The rows of the matrix tiles: for any device, for operands that take twice the registers, lean
+// ones, and those for heads over 256.
+enum class Rows { any, doubled, lean, split_d };
 Rows rows_of(const MatrixTile& t) {
+  if (t.splits_d()) return Rows::split_d;
   return t.is_lean() ? Rows::lean : t.doubled ? Rows::doubled : Rows::any;
 }
 
 // Traits of the kernel of a tile.
 uint32_t traits_of(const MatrixTile& t, const MatrixDims& shape) {
   return (shape.k > shape.n ? trait::k2 : trait::none) | (t.is_lean() ? trait::lean : trait::none) |
-         (t.tensors ? trait::tensor : trait::none) | (t.pair ? trait::pair : trait::none);
+         (t.tensors ? trait::tensor : trait::none) | (t.pair ? trait::pair : trait::none) |
+         (t.splits_d() ? trait::split_d : trait::none);
+}
+
+bool has_split_d_tiles(Stem stem) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == stem && t.splits_d()) return true;
+  return false;
 }
 
 bool has_matrix_tiles(Stem stem) {
@@ -138,11 +146,14 @@ class MatrixPlanner final : public VulkanPlanner {
   String missing_feature() const;
   // Why the path does not take the problem's element type; "" if it does.
   String type_refusal() const;
+  String width_refusal() const;
   uint32_t mask_shared_bytes(const MatrixTile& t, const MatrixDims& shape) const;
   String tile_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   String pair_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
+  String split_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   int entries_at_once(const MatrixTile& tile) const;
   const MatrixTile* tile_for_two() const;
+  bool over_256() const { return std::max(p.head_dim, p.head_dim_v) > kWholeFeatures; }
   bool fills(int64_t length, const MatrixTile& tile) const {
     return !in_force(caps, coopmat_rule::filled_tiles) || fills_tile(length, tile.rows(shape_));
   }
@@ -191,8 +202,25 @@ String MatrixPlanner::missing_feature() const {
 
 String MatrixPlanner::refuse() const {
   for (const String& why : {missing_capability(), missing_feature(), splits_refusal(),
-                            type_refusal(), addresses_refusal()})
+                            type_refusal(), addresses_refusal(), width_refusal()})
     if (!why.empty()) return why;
+  return "";
+}
+
+// Why no tile takes heads over 256, whatever its size; "" if one may.
+String MatrixPlanner::width_refusal() const {
+  if (!over_256()) return "";
+  if (p.normalizer != Normalizer::softmax)
+    return text("heads over %d are for softmax alone", int(kWholeFeatures));
+  if (p.wants(TANDEM_GRAD_SLOPE))
+    return text("it forms no d_slope of heads over %d", int(kWholeFeatures));
+  const MatrixDims shape = matrix_shape(p, caps, coopmat2_);
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.splits_d() && !t.ds && (shape.k != shape.n || t.step(shape) != shape.n))
+      return text("matrices of %s serve heads up to %d", shape.name().c_str(), int(kWholeFeatures));
+  if (const Quirk* few = find_quirk(caps, QuirkAction::few_registers))
+    return text("heads over %d have more registers than the device: %s (%s)", int(kWholeFeatures),
+                few->reason, few->link);
   return "";
 }
 
@@ -258,6 +286,10 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
     const String why = pair_refusal(t, shape);
     if (!why.empty()) return why;
   }
+  if (t.splits_d()) {
+    const String why = split_refusal(t, shape);
+    if (!why.empty()) return why;
+  }
   const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) +
                           mask_shared_bytes(t, shape);
   if (shared > caps.shared_bytes)
@@ -290,6 +322,17 @@ String MatrixPlanner::pair_refusal(const MatrixTile& t, const MatrixDims& shape)
     return "one of the pair would have nothing to do without d_k or d_v";
   if (t.stem == Stem::bwd_dq && !t.ds && (stores_ds() || sums_ds()))
     return "pairs of subgroups do not store d_bias";
+  return "";
+}
+
+// Why a tile whose features are split over subgroups is not taken; "" if it is.
+String MatrixPlanner::split_refusal(const MatrixTile& t, const MatrixDims& shape) const {
+  if (!over_256()) return text("it is for heads over %d", int(kWholeFeatures));
+  const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
+  if (doubled && !t.doubled)
+    return text("it has more registers than the device: %s (%s)", doubled->reason, doubled->link);
+  if (!passes_rows(t, p.head_dim, p.head_dim_v, shape))
+    return "a block of each slice does not fit the room that the tile's rows pass through";
   return "";
 }
 
@@ -375,6 +418,7 @@ const MatrixTile* MatrixPlanner::or_narrower(const MatrixTile* tile) const {
 // The tile of a kernel: of the rows that are made for the device, where a quirk tells its
 // registers, or else of the first rows that have one. nullptr: there is none, and why is said.
 const MatrixTile* MatrixPlanner::choose_tile(Stem stem, const Refuse& refuse) const {
+  if (over_256() && has_split_d_tiles(stem)) return first_tile(stem, Rows::split_d, refuse);
   const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
   const Quirk* few = find_quirk(caps, QuirkAction::few_registers);
   if (const Quirk* quirk = doubled ? doubled : few) {
@@ -426,8 +470,8 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launc
   if (l.sums_d_bias) l.entries = entries_at_once(t);
   launch->tile = tile_of(t, shape_, l.subgroup);
   launch->tile.br /= l.entries;
-  launch->d_blocks = matrix_blocks(p.head_dim, shape_);
-  launch->dv_blocks = matrix_blocks(p.head_dim_v, shape_);
+  launch->d_blocks = matrix_blocks(t, p.head_dim, p.head_dim_v, shape_);
+  launch->dv_blocks = matrix_blocks(t, p.head_dim_v, p.head_dim, shape_);
   launch->shared_bytes =
       uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, l.entries)) +
       mask_shared_bytes(t, shape_);
@@ -462,8 +506,8 @@ Extent MatrixPlanner::extent(const Launch& launch) const {
 bool MatrixPlanner::may_leave_parts(const Launch& l) const {
   const MatrixLaunch& of = l.of<MatrixLaunch>();
   return coopmat2_ && !p.batch_invariant && !is_disabled(caps, kPartsWord) &&
-         !l.has(trait::pair | trait::lean) && of.matrix.k == of.matrix.n && !p.has_lengths() &&
-         p.seq_kv % l.tile.bc == 0 && p.head_dim % of.matrix.k == 0 &&
+         !l.has(trait::pair | trait::lean | trait::split_d) && of.matrix.k == of.matrix.n &&
+         !p.has_lengths() && p.seq_kv % l.tile.bc == 0 && p.head_dim % of.matrix.k == 0 &&
          p.head_dim_v % of.matrix.k == 0;
 }
 
@@ -490,6 +534,7 @@ void MatrixPlanner::complete(Launch* launch, const Extent&) const {
 // d_bias, so that no product is formed twice.
 bool MatrixPlanner::stores_ds() const {
   const Overlay& b = p.bias;
+  if (over_256()) return false;
   return p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 &&
          b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
 }
@@ -502,6 +547,7 @@ bool MatrixPlanner::sums_ds() const {
   if (!(p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == 1 &&
         p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q && !p.has_lengths()))
     return false;
+  if (over_256()) return false;
   if (p.slices) return false;  // its workgroups are persistent, and are not cut
   return !saves(p, Saving::bias_sums) && in_force(caps, coopmat_rule::sums_in_dq) &&
          sums_pay(p, cores_of(caps)) && shape_.k == shape_.n;
@@ -530,8 +576,10 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
            divides(l.tile.br) && divides(l.tile.bc);
   };
-  if (!coopmat2_ || p.batch_invariant || is_disabled(caps, kDsWord) ||
-      saves(p, Saving::stored_ds) || !plain || !pays || dkv.splits > 1 || !fits(dkv) || !fits(dq))
+  // coopmat has kernels for heads over 256 alone, and none that forms d_bias.
+  if (!coopmat2_ && (!over_256() || p.wants(TANDEM_GRAD_BIAS))) return 0;
+  if (p.batch_invariant || is_disabled(caps, kDsWord) || saves(p, Saving::stored_ds) || !plain ||
+      !pays || dkv.splits > 1 || !fits(dkv) || !fits(dq))
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
                   fills * double(cores_of(caps)));

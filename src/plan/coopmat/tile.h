@@ -35,9 +35,15 @@ struct MatrixTile {
   bool ds = false;    // bwd_dq whose dS comes from the workspace
   int registers = 0;  // of an invocation, that a lean tile is made for; 0: the tile is not lean
   bool pair = false;  // rows belong to pairs of subgroups
+  // Subgroups that own the same rows, each a slice of the features (shaders/coopmat/split_d.glsl):
+  // tiles for heads over 256.
+  int owners = 1;
+  constexpr bool splits_d() const { return owners > 1; }
+  // Slices of left operands: in the backward half of the owners have those of one, half of another.
+  constexpr int slices() const { return stem == Stem::fwd || ds ? owners : owners / 2; }
   constexpr bool is_lean() const { return registers > 0; }
   constexpr int rows(const MatrixDims& shape) const {
-    return subgroups * row_blocks * shape.m / (pair ? 2 : 1);
+    return subgroups * row_blocks * shape.m / (pair ? 2 : owners);
   }
   // Streamed rows of a step; half as many with 8 x 8 matrices, so that there are as many matrices.
   constexpr int step(const MatrixDims& shape) const {
@@ -52,6 +58,27 @@ constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
   return int((d + shape.k - 1) / shape.k);
 }
 
+// The same with a tile: where features are split, whole slices; in the backward of the wider of the
+// two tensors. other: the other tensor's features.
+constexpr int matrix_blocks(const MatrixTile& t, int64_t d, int64_t other,
+                            const MatrixDims& shape) {
+  if (!t.splits_d()) return matrix_blocks(d, shape);
+  const bool fwd = t.stem == Stem::fwd;
+  const int blocks = matrix_blocks(fwd || d > other ? d : other, shape);
+  return (blocks + t.owners - 1) / t.owners * t.owners;
+}
+// uvec4s of a streamed row.
+constexpr int streamed_pitch(const MatrixTile& t, int64_t d, int64_t dv, const MatrixDims& shape) {
+  return matrix_blocks(t, d > dv ? d : dv, 0, shape) * shape.k / 8 + 1;
+}
+// Whether a block of each owner's features fits the room of the streamed tiles, through which rows
+// pass.
+constexpr bool passes_rows(const MatrixTile& t, int64_t d, int64_t dv, const MatrixDims& shape) {
+  const int pitch = streamed_pitch(t, d, dv, shape), rows = t.rows(shape),
+            streamed = t.step(shape) * (t.ds ? pitch + rows / 8 + 1 : 2 * pitch);
+  return streamed / rows - 1 >= t.owners * shape.n / 8;
+}
+
 // Lean tiles: words of the workgroup, and numbers of each subgroup that are not in registers
 // (shaders/coopmat/lean.glsl): in fwd m and l, else origin, delta and share of its rows.
 constexpr int kLeanWords = 32;
@@ -64,7 +91,7 @@ constexpr int lean_bytes(const MatrixTile& t, const MatrixDims& shape) {
 // With keep, the bits of 32 keys, and, unless the scratch has room for them, each subgroup's bits
 // of a tile: 32 keys of a query row a word (shaders/coopmat/skip.glsl).
 constexpr int keep_shared_bytes(const MatrixTile& t, const MatrixDims& shape, bool scratch_idle) {
-  if (t.is_lean() || t.pair || t.ds) return 0;
+  if (t.is_lean() || t.pair || t.ds || t.splits_d()) return 0;
   const int step = t.step(shape), own = t.row_blocks * shape.m;
   const int words = t.stem == Stem::bwd_dkv ? step : own * ((step + 31) / 32);
   return 4 * (32 + (scratch_idle ? 0 : t.subgroups * words));
@@ -75,18 +102,19 @@ constexpr int keep_shared_bytes(const MatrixTile& t, const MatrixDims& shape, bo
 // tiles.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
                                   const MatrixDims& shape, int entries = 1) {
-  const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
+  const int row = streamed_pitch(t, d, dv, shape) * 16;
   const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
   const int two = 2 * t.step(shape) * entries * t.stages(), rows = t.rows(shape);
   const int ds_two = t.step(shape) * (row + (rows / 8 + 1) * 16);  // K and dS
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
-                       : t.ds ? ds_two > rows * row ? ds_two : rows * row
-                              : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
+                       : t.ds ? t.splits_d() || ds_two > rows * row ? ds_two : rows * row
+                       : t.left > 0 || t.tensors || t.splits_d() || two > rows ? two * row
+                                                                               : rows * row;
   const int held = t.left * rows * row;
   // numbers passed between matrices and rows
-  const int scratch = t.ds ? 16 : t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
+  const int scratch = t.ds && !t.splits_d() ? 16 : t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
   // numbers of rows as well
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
   // numbers of each row, streamed as well
