@@ -311,6 +311,78 @@ TEST_CASE("matrix paths: lean tiles where invocations have few registers") {
   CHECK(std::string(last.launches[0].tile.name) == "fwd64l");
 }
 
+TEST_CASE("matrix paths: features of heads over 256 are split over subgroups") {
+  const Caps h100 = caps_of("h100_vulkan");
+  const auto plan_for = [](const std::string& line, const Caps& caps) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    return plan;
+  };
+  const auto owners_of = [](const Launch& l) {
+    return std::find_if(std::begin(kMatrixTiles), std::end(kMatrixTiles),
+                        [&](const MatrixTile& t) { return std::string(t.name) == l.tile.name; })
+        ->owners;
+  };
+  const auto reasons = [](const Plan& plan) {
+    std::string why;
+    for (const Refusal& r : plan.refusals) why += std::string(r.reason.c_str()) + "\n";
+    return why;
+  };
+  for (const char* disabled : {"", "vulkan.coopmat2"}) {
+    Caps caps = h100;
+    REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+    const char* path = *disabled ? "coopmat" : "coopmat2";
+    for (const char* line : {"bwd f16 hq8 sq1000 d512", "bwd bf16 hq8 sq1000 d576 dv512",
+                             "bwd f16 hq8 sq1000 d257", "bwd f16 hq8 sq1000 d40 dv576"}) {
+      INFO(line);
+      const Plan plan = plan_for(line, caps);
+      CHECK(std::string(plan.path) == path);
+      for (const Launch& l : plan.launches) {
+        if (!l.as<MatrixLaunch>()) continue;
+        CHECK(l.has(trait::split_d));
+        CHECK(l.shared_bytes <= 48 * 1024);
+        CHECK(l.d_blocks % owners_of(l) == 0);
+        CHECK(l.dv_blocks % owners_of(l) == 0);
+        CHECK(l.d_blocks * 16 >= plan.problem.head_dim);
+        CHECK(l.dv_blocks * 16 >= plan.problem.head_dim_v);
+        CHECK((l.stem == Stem::fwd || l.d_blocks == l.dv_blocks));
+      }
+    }
+    // dS is in the workspace where it may be, on both paths.
+    for (const auto& row : {std::pair("bwd f16 hq8 sq4096 d512", "dq512s"),
+                            std::pair("bwd bf16 hq8 sq4096 d576 dv512", "dq576s"),
+                            std::pair("bwd f16 hq8 sq4096 d512 kv_padded", "dq576")}) {
+      const Plan plan = plan_for(row.first, caps);
+      CHECK(std::string(plan.path) == path);
+      CHECK(std::string(plan.find(Stem::bwd_dq)->tile.name) == row.second);
+      CHECK(plan.find(Stem::bwd_dq)->has(trait::ds) == plan.find(Stem::bwd_dkv)->has(trait::ds));
+      CHECK(plan.find(Stem::bwd_dq)->has(trait::ds) == (std::string(row.second) != "dq576"));
+    }
+    // d_bias has a kernel of its own.
+    const Plan dbias =
+        plan_for("bwd f16 hq2 sq1000 d512 bias:f16:1x2x1000 grads=qkvb d_bias:f32", caps);
+    CHECK(std::string(dbias.path) == path);
+    CHECK(dbias.find(Stem::bwd_dbias) != nullptr);
+    CHECK_FALSE(dbias.find(Stem::bwd_dq)->stores_d_bias);
+    // Refusals of the path.
+    for (const char* line : {"fwd f16 sq1000 d512 elastic", "bwd f16 sq1000 d512 entmax=1.5"}) {
+      const Plan plan = plan_for(line, caps);
+      CHECK(std::string(plan.path) == "scalar");
+      CHECK(reasons(plan).find("heads over 256 are for softmax alone") != std::string::npos);
+    }
+  }
+  CHECK(std::string(plan_for("fwd f16 hq8 sq1000 d256", h100).launches[0].tile.name) == "fwd256t");
+  const Plan intel = plan_for("bwd f16 hq2 sq1000 d512", caps_of("arc_b580_mesa"));
+  CHECK(std::string(intel.path) == "scalar");
+  CHECK(reasons(intel).find("heads over 256 have more registers") != std::string::npos);
+  // With 32 KiB no two tiles of 16 rows fit.
+  Caps small = h100;
+  small.shared_bytes = 32 * 1024;
+  const Plan none = plan_for("fwd f16 hq8 sq1000 d512", small);
+  CHECK(std::string(none.path) == "scalar");
+  CHECK(reasons(none).find("bytes of shared memory, the device has 32768") != std::string::npos);
+}
+
 TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
   const Caps h100 = caps_of("h100_vulkan");
   const auto tile = [](const char* line, const Caps& caps, const char* reason) {

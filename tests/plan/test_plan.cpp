@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/coopmat/tiles.h"
 #include "plan/sm80/heuristics.h"
 #include "plan_fixture.h"
 
@@ -43,6 +44,13 @@ uint32_t declared_shared(const Plan& plan, const Launch& l) {
   return bytes;
 }
 
+// Subgroups that own the same rows of a tile of the matrix paths.
+uint32_t owners_of(const char* name) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (std::strcmp(t.name, name) == 0) return uint32_t(t.owners);
+  return 1;
+}
+
 // What shaders/coopmat relies on.
 void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const char* operands = plan.problem.dtype == TANDEM_F16 ? "f16" : "bf16";
@@ -62,7 +70,8 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(uint32_t(l.of<MatrixLaunch>().matrix.k) == spec.MN * (two ? 2 : 1));
     CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
-    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM / (l.has(trait::pair) ? 2 : 1));
+    const uint32_t owners = l.has(trait::pair) ? 2 : owners_of(l.tile.name);
+    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM / owners);
     CHECK(spec.COLS % uint32_t(l.of<MatrixLaunch>().matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };

@@ -28,6 +28,7 @@
 #include "kernels/registry.h"
 #include "plan/coopmat/tiles.h"
 #include "plan/quirks.h"
+#include "plan/tile.h"
 #include "problem/problem.h"
 
 namespace {
@@ -77,12 +78,23 @@ Case tile_case(const MatrixTile& tile, const String& rest, bool narrow, Caps cap
 const char* const kAll =
     " causal_top_left left=100 softcap=5 alibi keep:1x1x1000 kv_padded q_padded dropout=0.1";
 
+const char* const kMost =  // of heads over 256
+    " causal_top_left left=100 softcap=5 keep:1x1x1000 kv_padded q_padded dropout=0.1";
+
 // Not every pair of optional inputs, for time's sake: each alone, and all at once, with each
 // normalizer. Of bwd_row_sums, which is bwd_dq's loop without the last product, keep and dropout
 // alone, and all at once.
 void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>* cases) {
+  if (tile.splits_d()) {
+    const String bias = " bias:f16:1x2x1000";
+    cases->push_back(tile_case(tile, "d512", true, caps));
+    for (const String& rest : {String("d576"), "d512" + bias + kMost, String("d320 dv512")})
+      cases->push_back(tile_case(tile, rest, false, caps));
+    if (tile.stem == Stem::fwd) cases->push_back(tile_case(tile, "d512 splits=3", false, caps));
+    return;
+  }
   const bool row = tile.stem == Stem::bwd_row_sums, sums = tile.stem == Stem::bwd_dbias;
-  const String d = text("d%d", tile.max_d);
+  const String d = text("d%d", std::min(tile.max_d, int(kWholeFeatures)));
   // What the kernel is there for, and the bias of the problems that have one.
   const String bias = sums ? " bias:f16:1x1x1000 grads=qkvb d_bias:f32" : " bias:f16:1x2x1000";
   const String base = row ? " elastic" : sums ? bias : "", all = (row ? base : "") + bias + kAll;
@@ -120,7 +132,8 @@ void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>*
   if (sums) add(d + " bias:f16:1x1x1 grads=qkvb d_bias:f32");
   if (sums) add(d + " bias:f32:1x1x1000 grads=qkvb d_bias:f32");
   add(d + " sk1001" + all);  // rows of bias and d_bias that no 16 bytes begin
-  const String uneven = text("d%d dv%d", tile.max_d - 24, tile.max_d / 2 + 16);
+  const String uneven =
+      text("d%d dv%d", std::min(tile.max_d, 256) - 24, std::min(tile.max_d, 256) / 2 + 16);
   add(uneven + base);
   add(uneven + all);
 }
@@ -165,12 +178,19 @@ std::vector<Case> all_cases(const Caps& caps) {
   return cases;
 }
 
+// Subgroups that have a slice of the features of the same rows.
+int owners_of(const Launch& l) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (String(t.name) == l.tile.name) return t.owners;
+  return 1;
+}
+
 // How many products of matrices stand in the text of a kernel; loops over columns are rolled in the
 // backward.
 int products_of(const Plan& plan, const Launch& l) {
   const MatrixLaunch* own = l.as<MatrixLaunch>();
   if (!own) return 0;
-  const int d = l.d_blocks, dv = l.dv_blocks;
+  const int d = l.d_blocks / owners_of(l), dv = l.dv_blocks / owners_of(l);
   const bool k = plan.problem.wants(TANDEM_GRAD_K), v = plan.problem.wants(TANDEM_GRAD_V);
   switch (l.stem) {
     case Stem::fwd:
