@@ -332,14 +332,15 @@ TEST_CASE("matrix paths: features of heads over 256 are split over subgroups") {
     Caps caps = h100;
     REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
     const char* path = *disabled ? "coopmat" : "coopmat2";
-    for (const char* line : {"bwd f16 hq8 sq1000 d512", "bwd bf16 hq8 sq1000 d576 dv512",
-                             "bwd f16 hq8 sq1000 d257", "bwd f16 hq8 sq1000 d40 dv576"}) {
+    for (const char* line :
+         {"fwd f16 hq8 sq1000 d512", "bwd f16 hq8 sq1000 d512", "bwd bf16 hq8 sq1000 d576 dv512",
+          "bwd f16 hq8 sq1000 d257", "bwd f16 hq8 sq1000 d40 dv576"}) {
       INFO(line);
       const Plan plan = plan_for(line, caps);
       CHECK(std::string(plan.path) == path);
       for (const Launch& l : plan.launches) {
         if (!l.as<MatrixLaunch>()) continue;
-        CHECK(l.has(trait::split_d));
+        CHECK(l.has(trait::split_d | trait::redo));
         CHECK(l.shared_bytes <= 48 * 1024);
         CHECK(l.d_blocks % owners_of(l) == 0);
         CHECK(l.dv_blocks % owners_of(l) == 0);

@@ -47,9 +47,10 @@ MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2) {
     return has_shape(caps, dtype_name(p.dtype), shape) &&
            shape_refusal(p, caps, coopmat2, shape).empty();
   };
-  const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0;
+  const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0,
+             wide = std::max(p.head_dim, p.head_dim_v) > kWholeFeatures;  // K has to be N
   for (const MatrixDims& s : kMatrixDims)
-    if (!p.backward && !scores &&
+    if (!p.backward && !scores && !wide &&
         find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
       return s;
   for (const MatrixDims& shape : kMatrixDims)
