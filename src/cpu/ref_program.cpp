@@ -75,9 +75,9 @@ struct Call {
   Vec<double> gather(const Rows& t, const Sequences& rows, int64_t b, int64_t first,
                      int64_t heads) const {
     Vec<double> to(size_t(heads * t.size * t.features));
-    const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s;
+    const int64_t base = b * t.strides.b + rows.first(b) * t.strides.s;
     for (int64_t h = 0; h < heads; ++h)
-      for (int64_t i = 0; i < rows.length[size_t(b)]; ++i)
+      for (int64_t i = 0; i < rows.rows(b); ++i)
         for (int64_t c = 0; c < t.features; ++c)
           to[size_t((h * t.size + i) * t.features + c)] = load_element(
               address<const char>(t.buffer),
@@ -87,8 +87,8 @@ struct Call {
   // Stores one head. Rows behind a length are stored if they are padding.
   void scatter(const Vec<double>& from, const Rows& t, const Sequences& rows, int64_t b,
                int64_t h) const {
-    const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s + h * t.strides.h;
-    const int64_t count = rows.packed ? rows.length[size_t(b)] : t.size;
+    const int64_t base = b * t.strides.b + rows.first(b) * t.strides.s + h * t.strides.h;
+    const int64_t count = rows.packed ? rows.rows(b) : t.size;
     for (int64_t i = 0; i < count; ++i)
       for (int64_t c = 0; c < t.features; ++c)
         store_element(address<char>(t.buffer), base + i * t.strides.s + c * t.strides.d, p.dtype,
@@ -201,8 +201,8 @@ class RefProgram final : public Program {
     };
     RefHead& x = a.head;
     x.stored_lse = x.stored_delta = p.side_dtype() == TANDEM_F32;
-    x.q_len = call.q.length[size_t(b)];
-    x.kv_len = call.kv.length[size_t(b)];
+    x.q_len = call.q.rows(b);
+    x.kv_len = call.kv.rows(b);
     if (stem == Stem::bwd_dot) {
       a.o = of_queries(args.o, p.o, true);
     } else {

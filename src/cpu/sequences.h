@@ -13,12 +13,16 @@ namespace tandem {
 struct Sequences {
   bool packed = false;
   bool shared = false;         // entries may have rows in common
-  Vec<int64_t> start, length;  // [B]
+  int64_t size;                // of all entries, where they are full
+  Vec<int64_t> start, length;  // [B]; empty: full
+  int64_t first(int64_t b) const { return start.empty() ? 0 : start[size_t(b)]; }
+  int64_t rows(int64_t b) const { return length.empty() ? size : length[size_t(b)]; }
 
   Sequences(Lengths mode, const tandem_buffer& lengths, const tandem_buffer& offsets, int64_t batch,
-            int64_t size, int64_t total)
-      : packed(is_packed(mode)), start(size_t(batch), 0), length(size_t(batch), size) {
+            int64_t most, int64_t total)
+      : packed(is_packed(mode)), size(most) {
     if (mode == Lengths::full) return;
+    start.resize(size_t(batch), 0), length.resize(size_t(batch), size);
     const auto* given = address<const int32_t>(lengths);
     const auto* from = address<const int32_t>(offsets);
     for (size_t b = 0; b < length.size(); ++b) {

@@ -47,15 +47,16 @@ class SimdProgram final : public Program {
       Carver carver(nullptr);
       switch (launch.stem) {
         case Stem::fwd:
-          terms_scratch(cols_of(launch), scratch(launch, carver, SimdFwd()).pitch, carver);
+          terms_scratch(1, cols_of(launch), scratch(launch, carver, SimdFwd()).pitch, carver);
           break;
         case Stem::bwd_dq:
         case Stem::bwd_dbias:
-          terms_scratch(cols_of(launch), scratch(launch, carver, SimdBwdDq()).pitch, carver);
+          terms_scratch(1, cols_of(launch), scratch(launch, carver, SimdBwdDq()).pitch, carver);
           bias_sums(rows_of(launch), carver);
           break;
         case Stem::bwd_dkv:
-          terms_scratch(rows_of(launch), scratch(launch, carver, SimdBwdDkv()).pitch, carver);
+          terms_scratch(plan.problem.group(), rows_of(launch),
+                        scratch(launch, carver, SimdBwdDkv()).pitch, carver);
           break;
         default:
           break;
@@ -65,7 +66,7 @@ class SimdProgram final : public Program {
     if (plan.problem.backward) {
       Carver carver(nullptr);
       const Launch launch;
-      terms_scratch(cols_of(launch), scratch(launch, carver, SimdBwdOrigin()).pitch, carver);
+      terms_scratch(1, cols_of(launch), scratch(launch, carver, SimdBwdOrigin()).pitch, carver);
       bytes = std::max(bytes, carver.used());
     }
     pool_.reserve(bytes);
@@ -133,30 +134,31 @@ class SimdProgram final : public Program {
   };
   Entry entry_of(const Call& call, int64_t b) const {
     const Problem& p = plan_.problem;
-    Entry e{int(call.q.length[size_t(b)]), int(call.kv.length[size_t(b)]), p.band};
+    Entry e{int(call.q.rows(b)), int(call.kv.rows(b)), p.band};
     if (p.has_lengths() && p.bottom_right) e.band.off = e.seq_kv - e.seq_q;
     return e;
   }
-  // Scratch of the optional inputs of a tile; null: there are none.
-  SimdTerms terms_scratch(int64_t steps, int64_t pitch, Carver& carver) const {
+  // The optional inputs of so many query heads, in scratch, which they have for a tile of so many
+  // steps and lanes; null: there are none that are added to scores or hide them.
+  SimdTerms* terms_scratch(int64_t count, int64_t steps, int64_t pitch, Carver& carver) const {
     const Problem& p = plan_.problem;
+    if ((p.inputs() & kTerms) == 0) return nullptr;
+    auto* terms = reinterpret_cast<SimdTerms*>(carver.take(count, sizeof(SimdTerms) / 4));
     SimdTerms x{};
-    if ((p.inputs() & kTerms) == 0) return x;
     if (p.bias) x.term = carver.take(steps, pitch);
     if (p.keep && p.keep.rows != 1) x.hides = carver.take(steps, pitch);
     if (p.softcap > 0 && p.backward) x.bend = carver.take(steps, pitch);
-    return x;
+    for (int64_t n = 0; n < count && terms; ++n) terms[n] = x;
+    return terms;
   }
-  // The optional inputs of query heads [first, first + count) of entry b that are added to scores
-  // or hide them; empty: there are none. Scratch: of a tile of so many steps and lanes.
-  Vec<SimdTerms> terms_of(const Call& call, int64_t b, int64_t first, int64_t count, int64_t steps,
-                          int64_t pitch, Carver& carver) const {
+  // Those of query heads [first, first + count) of entry b.
+  SimdTerms* terms_of(const Call& call, int64_t b, int64_t first, int64_t count, int64_t steps,
+                      int64_t pitch, Carver& carver) const {
     const Problem& p = plan_.problem;
-    Vec<SimdTerms> terms;
-    if ((p.inputs() & kTerms) == 0 || p.seq_q * p.seq_kv == 0) return terms;
-    const SimdTerms of_scratch = terms_scratch(steps, pitch, carver);
+    SimdTerms* const terms = terms_scratch(count, steps, pitch, carver);
+    if (!terms || p.seq_q * p.seq_kv == 0) return nullptr;
     for (int64_t h = first; h < first + count; ++h) {
-      SimdTerms x = of_scratch;
+      SimdTerms& x = terms[h - first];
       if (p.bias) {
         const Overlay& o = p.bias;
         x.bias = {address<char>(call.args.bias) +
@@ -180,7 +182,6 @@ class SimdProgram final : public Program {
         x.has_slope = true;
         x.slope = address<const float>(call.args.slope)[p.head_number(p.slopes_batch, b, h)];
       }
-      terms.push_back(x);
     }
     return terms;
   }
@@ -260,15 +261,14 @@ class SimdProgram final : public Program {
   // The rows of a head of an entry. of: those of queries, or of keys.
   SimdRows rows(const tandem_buffer& buffer, const Strides& t, const Sequences& of, int64_t b,
                 int64_t h) const {
-    const int64_t at =
-        (b * t.b + of.start[size_t(b)] * t.s + h * t.h) * plan_.problem.element_size();
+    const int64_t at = (b * t.b + of.first(b) * t.s + h * t.h) * plan_.problem.element_size();
     char* base = address<char>(buffer);
     return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
   }
 
   // Sets what all kernels that own query rows have: the rows of a tile, and the keys that they see.
   template <typename Task>
-  void set_query_tile(const Call& call, const Entry& e, const Vec<SimdTerms>& terms, int64_t b,
+  void set_query_tile(const Call& call, const Entry& e, const SimdTerms* terms, int64_t b,
                       int64_t h, int tile, int br, int bc, Task* t) const {
     const Problem& p = plan_.problem;
     const tandem_args& args = call.args;
@@ -278,7 +278,7 @@ class SimdProgram final : public Program {
     t->row0 = tile * br, t->rows = std::min(br, e.seq_q - t->row0);
     t->head_dim = p.head_dim, t->head_dim_v = p.head_dim_v;
     t->scale = p.scale, t->band = e.band, t->seq_kv = e.seq_kv, t->bc = bc;
-    t->terms = terms.empty() ? nullptr : terms.data();
+    t->terms = terms;
     t->tiles = tandem_key_tiles(e.band, t->row0, br, bc, e.seq_q, e.seq_kv);
   }
   // Zeroes rows of a head that are padding, from row `from` up to `to`. of: a tensor's rows.
@@ -312,7 +312,7 @@ class SimdProgram final : public Program {
                     Carver carver(memory);
                     SimdFwd t = scratch(launch, carver, SimdFwd());
                     const Entry e = entry_of(call, b);
-                    const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
+                    const SimdTerms* const terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
                     set_query_tile(call, e, terms, b, h, tile, Br, Bc, &t);
                     t.o = rows(call.args.o, p.o, call.q, b, h);
                     t.has_sink = p.sink, t.sink = sink_of(call, b, h);
@@ -375,7 +375,7 @@ class SimdProgram final : public Program {
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdBwdOrigin t = scratch(launch, carver, SimdBwdOrigin());
-                    const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
+                    const SimdTerms* const terms = terms_of(call, b, h, 1, Bc, t.pitch, carver);
                     set_query_tile(call, entry_of(call, b), terms, b, h, tile, Br, Bc, &t);
                     const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
                     if (t.rows <= 0 || std::none_of(lse + row, lse + row + t.rows, tandem_is_far))
@@ -422,7 +422,7 @@ class SimdProgram final : public Program {
                         for (int64_t h = h0 * readers; h < (h0 + 1) * readers; ++h) {
                           Carver more = carver;
                           SimdBwdDq t = base;
-                          const Vec<SimdTerms> terms = terms_of(call, b, h, 1, Bc, t.pitch, more);
+                          const SimdTerms* const terms = terms_of(call, b, h, 1, Bc, t.pitch, more);
                           t.bias_sums = sums.of_rows, t.bias_row_sums = sums.of_one;
                           query_gradients(launch, call, far, terms, b, h, tile, Br, Bc, t);
                         }
@@ -431,7 +431,7 @@ class SimdProgram final : public Program {
                   });
   }
   void query_gradients(const Launch& launch, const Call& call, const FarRows& far,
-                       const Vec<SimdTerms>& terms, int64_t b, int64_t h, int tile, int Br, int Bc,
+                       const SimdTerms* terms, int64_t b, int64_t h, int tile, int Br, int Bc,
                        SimdBwdDq t) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q);
@@ -469,9 +469,7 @@ class SimdProgram final : public Program {
                     const tandem_args& args = call.args;
                     const int64_t first = h * p.group();
                     const Entry e = entry_of(call, b);
-                    const Vec<SimdTerms> terms =
-                        terms_of(call, b, first, p.group(), Br, t.pitch, carver);
-                    t.terms = terms.empty() ? nullptr : terms.data();
+                    t.terms = terms_of(call, b, first, p.group(), Br, t.pitch, carver);
                     t.q = rows(args.q, p.q, call.q, b, first),
                     t.d_o = rows(args.d_o, p.d_o, call.q, b, first);
                     t.q_head = p.q.h, t.d_o_head = p.d_o.h, t.group = int(p.group());
