@@ -369,6 +369,23 @@ TEST_CASE("magnitudes: forward of heads over 256") {
     }
 }
 
+// Hidden scores may be larger than all that are shown.
+TEST_CASE("magnitudes: spans, and masks beside a bias") {
+  static const char* lines[] = {
+      "bwd f16 b1 hq2 hk1 sq130 sk140 d64 dv64 spans=1:1x1",
+      "bwd bf16 b2 hq2 hk2 sq100 sk200 d64 dv64 bias:bf16:1x2x100 spans=2:1x2 d_bias:bf16 "
+      "grads=qkvb",
+      "fwd bf16 b1 hq2 hk2 sq130 sk300 d128 dv128 bias:f32:1x2x130 keep:1x1x130",
+      "bwd f32 b1 hq2 hk2 sq70 sk90 d40 dv40 causal_bottom_right spans=2:1x1"};
+  int n = 0;
+  for (const char* line : lines)
+    for (Scores kind : {Scores::low, Scores::one, Scores::spread})
+      for (double size : {20., 1e4, 1e6}) {
+        if (skipped(n++, 4)) continue;
+        check_magnitudes(parse(line), with_scores(kind, size), seed_of(kName, uint64_t(14000 + n)));
+      }
+}
+
 TEST_CASE("magnitudes: keys split over workgroups") {
   int n = 0;
   for (Scores kind : {Scores::low, Scores::one, Scores::equal})
