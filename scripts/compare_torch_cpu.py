@@ -93,10 +93,13 @@ def run_torch(args, case):
             "bwd": median_time(lambda: torch.autograd.grad(o, inputs, d_o, retain_graph=True), args.seconds)}
 
 
-def torch_row(like, op, flops, seconds):
+def torch_row(like, op, flops, rounds):
+    """The row of an operation that took so many seconds in each round."""
+    seconds = statistics.median(rounds)
     row = {key: like[key] for key in ("case", "op", "impl", "backend", "path", "dtype", "B", "Hq", "Hk", "Sq", "Sk",
-                                      "D", "Dv", "mask", "features")}
+                                      "D", "Dv", "mask", "features", "problem")}
     row.update(op=op, impl="torch", path="sdpa", ms=1e3 * seconds, tflops=flops / seconds * 1e-12, max_err_ratio=None,
+               spread=(max(rounds) - min(rounds)) / seconds,
                version=torch.__version__)
     return row
 
@@ -126,7 +129,7 @@ def main():
             result = result or {"header": measured["header"], "rows": []}
         for n, op in enumerate(("fwd", "bwd")):
             row = sorted((rows[n] for rows in ours), key=lambda r: r["ms"])[args.rounds // 2]
-            other = torch_row(row, op, case["flops_" + op], statistics.median(t[op] for t in theirs))
+            other = torch_row(row, op, case["flops_" + op], [t[op] for t in theirs])
             for r in (row, other):
                 r["threads"], r["rounds"] = threads, args.rounds
                 result["rows"].append(r)
