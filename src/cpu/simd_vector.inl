@@ -14,12 +14,17 @@ constexpr int kLanes = 4;
 typedef float Vec __attribute__((vector_size(4 * kLanes), may_alias));
 typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int IntVec __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t UintVec __attribute__((vector_size(4 * kLanes)));
 
 inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<LooseVec*>(p) = x; }
 inline Vec splat(float x) { return x - Vec{}; }
 inline Vec bits(IntVec x) { return reinterpret_cast<Vec>(x); }
 inline IntVec bits(Vec x) { return reinterpret_cast<IntVec>(x); }
+// (a - b) << by, modulo 2^32.
+inline IntVec shifted_difference(IntVec a, IntVec b, int by) {
+  return IntVec((UintVec(a) - UintVec(b)) << by);
+}
 
 // a * b + c, rounded once if the machine can. Only this contracts: the files are compiled without
 // contraction, so that a score has the same bits wherever it is formed.
@@ -96,11 +101,9 @@ inline Vec operator*(Vec a, Vec b) {
 inline Vec operator/(Vec a, Vec b) {
   return lanewise<Vec>([=](int n) { return a.x[n] / b.x[n]; });
 }
-inline IntVec operator-(IntVec a, IntVec b) {
-  return lanewise<IntVec>([=](int n) { return int32_t(uint32_t(a.x[n]) - uint32_t(b.x[n])); });
-}
-inline IntVec operator<<(IntVec a, int by) {
-  return lanewise<IntVec>([=](int n) { return int32_t(uint32_t(a.x[n]) << by); });
+inline IntVec shifted_difference(IntVec a, IntVec b, int by) {
+  return lanewise<IntVec>(
+      [=](int n) { return int32_t((uint32_t(a.x[n]) - uint32_t(b.x[n])) << by); });
 }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec max(Vec a, Vec b) {
@@ -159,7 +162,7 @@ inline Vec exp(Vec x) {
   p = fma(p, r, splat(0x1.fffffcp-2f));
   p = fma(p, r * r, r) + splat(1);
   // 2^n: the low bits of y, and the exponent's bias, shifted into the exponent.
-  const Vec power = bits((bits(y) - bits(splat(0x1.7fff02p23f))) << 23);
+  const Vec power = bits(shifted_difference(bits(y), bits(splat(0x1.7fff02p23f)), 23));
   const Vec e = select(less(splat(88), x), splat(kInfinity), p * power);
   return select(less(x, splat(-87)), splat(0), e);
 }
