@@ -403,8 +403,9 @@ class SimdProgram final : public Program {
   // where the bias has one row.
   void bwd_dq(const Launch& launch, const Call& call, const FarRows& far) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
-              tiles = (Sq + Br - 1) / Br;
+    // Without queries there is still the gradient of a bias with one row.
+    const int Sq = int(p.seq_q), Br = std::max(rows_of(launch), 1),
+              Bc = std::max(cols_of(launch), 1), tiles = (Sq + Br - 1) / Br;
     const bool with_bias = p.wants(TANDEM_GRAD_BIAS), one_row = with_bias && p.bias.rows == 1;
     const int64_t batch = with_bias ? p.bias.batch : p.batch,
                   heads = with_bias ? p.bias.heads : p.heads_q;

@@ -110,6 +110,12 @@ TEST_CASE("biases: one row for all queries beside a mask") {
   check_bias("bwd f16 b2 hq2 hk1 sq70 sk104 d128 dv128 bias:f32:1x2x1 keep:2x1x70");
 }
 
+TEST_CASE("biases: one row for no query, and no entry") {
+  check_lines({"bwd f32 b1 hq2 hk2 sq0 sk9 d8 dv8 bias:f32:1x2x1 d_bias:f32 grads=qkvb",
+               "bwd f16 b0 hq2 hk2 sq7 sk9 d8 dv8 bias:f32:1x2x1 d_bias:f32 grads=qkvb",
+               "bwd bf16 b0 hq2 hk1 sq7 sk9 d8 dv8 bias:bf16:1x2x7 d_bias:bf16 grads=qkvb"});
+}
+
 TEST_CASE("biases: one row for all queries, many tiles") {
   check_bias("fwd f16 b2 hq4 hk4 sq300 sk197 d64 dv64 bias:f16:2x1x1 tile=192x128");
   check_bias("fwd bf16 b2 hq4 hk4 sq300 sk333 d64 dv64 bias:f32:2x1x1 tile=256x64");
