@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The interface between the drivers of path cpu.simd (<stem>_simd.cpp, compiled for any machine)
+// The interface between the drivers of path cpu.simd (simd_program.cpp, compiled for any machine)
 // and its kernels (<stem>_simd.inl, compiled once per instruction set). A kernel call computes one
 // tile. There are no inline functions here, as the linker could replace all copies of one by that
 // compiled for AVX-512.
