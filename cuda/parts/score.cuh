@@ -3,6 +3,7 @@
 #ifndef TANDEM_CUDA_PARTS_SCORE_CUH
 #define TANDEM_CUDA_PARTS_SCORE_CUH
 #include "mask.cuh"
+#include "problem/mask_map.h"
 #include "problem/tanh.h"
 #include "tile.cuh"
 
@@ -23,8 +24,9 @@ TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
 
 // Turns four products into scores, from the pair (i, j) on, with ascending keys (KEYS) or ascending
 // rows. Every operation is rounded by itself, so that all kernels get the same bits. Returns the
-// visible elements as bits; the others become -inf. slope: the derivative of softcap.
-template <bool KEYS>
+// visible elements as bits; the others become -inf. slope: the derivative of softcap. BITS: keep may
+// be bits, of which a row has whole words (Features::KEEP); j is a multiple of 4.
+template <bool KEYS, bool BITS = false>
 TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, const HeadExtra& of,
                               int i, int j) {
   uint seen = 0;
@@ -68,11 +70,16 @@ TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, 
     }
   }
   if (e.f.KEEP) {
+    static_assert(KEYS || !BITS, "a word has the keys of a row");
     const char* at = of.keep + i * e.x.keep.s + j * e.x.keep.d;
+    if (BITS && e.f.KEEP == TANDEM_KEEP_BITS) {
+      if (seen) seen &= __ldg(reinterpret_cast<const uint*>(at) + j / 32) >> j % 32;
+    } else {
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
-      if ((seen >> c & 1u) && __ldg(at + c * (KEYS ? e.x.keep.d : e.x.keep.s)) == 0)
-        seen &= ~(1u << c);
+      for (int c = 0; c < 4; ++c)
+        if ((seen >> c & 1u) && __ldg(at + c * (KEYS ? e.x.keep.d : e.x.keep.s)) == 0)
+          seen &= ~(1u << c);
+    }
   }
   if (e.f.SPANS) {
 #pragma unroll 1

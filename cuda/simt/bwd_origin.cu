@@ -188,7 +188,7 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
       for (int r = 0; r < kOriginRows; ++r) {
         float slope[4];
-        const uint seen = score_quad<true>(s[r], slope, e, of, row0 + r, 4 * t);
+        const uint seen = score_quad<true, true>(s[r], slope, e, of, row0 + r, 4 * t);
         const uint kept = with_dp && e.f.DROPOUT ? kept_words(e, of, row0 + r, t) : ~0u;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -217,7 +217,7 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
       for (int r = 0; r < kOriginRows; ++r) {
         float slope[4];
-        const uint seen = score_quad<true>(s[r], slope, e, of, row0 + r, 4 * t);
+        const uint seen = score_quad<true, true>(s[r], slope, e, of, row0 + r, 4 * t);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float product = fabsf(e.scale) * size[r][c];

@@ -12,6 +12,8 @@
 #include "kernels/kernel_rows.h"
 #include "kernels/params.h"
 #include "look_ups.h"
+#include "plan/sm90/tensor_maps.h"
+#include "problem/mask_map.h"
 #include "sm80.h"
 #include "sm90.h"
 #include "tandem/tandem_cuda.h"
@@ -184,6 +186,12 @@ class CudaProgram final : public Program {
     P params = params_of<P>(launch);
     params.extra = extra_block(plan_.problem);
     params.features = features_of(plan_.problem);
+    // Block lists as bits alone: bwd_origin of cuda.sm90 reads those.
+    if (plan_.problem.blocks && !plan_.scratch[Scratch::block_keep].present) {
+      const Strides words = packed_keep_strides(plan_.problem);
+      params.features.KEEP = TANDEM_KEEP_BITS;
+      params.extra.keep = {4 * words.b, 4 * words.h, 4 * words.s, 0};
+    }
     set_spec(plan_, launch, &params.spec);
     return params;
   }

@@ -88,7 +88,7 @@ class Sm90Kernel {
       params->features = features_of(problem);
       if (packs_keep_) {
         params->features.KEEP = TANDEM_KEEP_BITS;
-        params->extra.keep = packed_strides();
+        params->extra.keep = packed_keep_strides(problem);
         if (joins_spans()) {
           const PackedKeep copy = packed_keep(problem);
           if (!problem.keep) params->features.AT_KEEP = params->features.AT_SPANS;
@@ -124,13 +124,6 @@ class Sm90Kernel {
   cudaError_t launch_rest(Params*, cudaStream_t) const { return cudaSuccess; }
 
  protected:
-  // Of the bits of keep, in words.
-  Strides packed_strides() const {
-    const PackedKeep copy = packed_keep(problem);
-    return {copy.batch == 1 ? 0 : copy.heads * copy.words, copy.heads == 1 ? 0 : copy.words,
-            tandem_packed_pitch(tandem_map_blocks(int(problem.seq_kv))), 1};
-  }
-
   const Plan& plan;
   const Launch& launch;
   const Sm90Launch& choice;

@@ -63,7 +63,8 @@ Status resolve_args(const Plan& plan, const Uses& uses, const tandem_args& args,
   if (plan.scratch[Scratch::name].present)    \
     a.name = a.workspace + plan.scratch[Scratch::name].offset;
 #include "plan/scratch.inc"
-    if (plan.problem.blocks) a.keep = a.block_keep;
+    if (plan.problem.blocks)
+      a.keep = plan.scratch[Scratch::block_keep].present ? a.block_keep : a.packed_keep;
     if (plan.problem.expands_table()) a.bias = a.table_bias, a.d_bias = a.d_table_bias;
     a.zeroed = a.workspace + plan.zeroed_offset;
     a.zeroed_end = a.zeroed + plan.zeroed_size;

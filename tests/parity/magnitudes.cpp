@@ -375,6 +375,8 @@ TEST_CASE("magnitudes: spans, and masks beside a bias") {
       "bwd f16 b1 hq2 hk1 sq130 sk140 d64 dv64 spans=1:1x1",
       "bwd bf16 b2 hq2 hk2 sq100 sk200 d64 dv64 bias:bf16:1x2x100 spans=2:1x2 d_bias:bf16 "
       "grads=qkvb",
+      "bwd bf16 b1 hq2 hk2 sq130 sk200 d64 dv64 bias:bf16:1x2x130 blocks=64x64:2+1:1x1 "
+      "d_bias:bf16 grads=qkvb",
       "fwd bf16 b1 hq2 hk2 sq130 sk300 d128 dv128 bias:f32:1x2x130 keep:1x1x130",
       "bwd f32 b1 hq2 hk2 sq70 sk90 d40 dv40 causal_bottom_right spans=2:1x1"};
   int n = 0;

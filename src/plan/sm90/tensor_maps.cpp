@@ -61,13 +61,18 @@ bool packs_keep(const Problem& p) {
     return false;
   // The bytes of block lists are more.
   if (!p.blocks && saves(p, Saving::packed_keep)) return false;
-  // The rows with both are those with mask bitmaps.
+  // The rows with mask bitmaps.
   const int kernel = sm90_kernel(p);
-  const uint32_t both = kHasKeep | kHasAlibi;
-  return kernel >= 0 && (kKernels[kernel].inputs & both) == both;
+  return kernel >= 0 && (kKernels[kernel].inputs & (kHasKeep | kHasBias)) == kHasKeep;
 }
 
 bool expands_to_bits(const Problem& p) { return p.blocks && packs_keep(p) && !(p.bias && p.spans); }
+
+Strides packed_keep_strides(const Problem& p) {
+  const PackedKeep copy = packed_keep(p);
+  return {copy.batch == 1 ? 0 : copy.heads * copy.words, copy.heads == 1 ? 0 : copy.words,
+          tandem_packed_pitch(tandem_map_blocks(int(p.seq_kv))), 1};
+}
 
 PackedKeep packed_keep(const Problem& p) {
   const int q = tandem_map_blocks(int(p.seq_q)), kv = tandem_map_blocks(int(p.seq_kv));

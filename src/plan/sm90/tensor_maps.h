@@ -34,6 +34,8 @@ int bias_box_rows(const Problem& p, const Launch& launch);
 bool packs_keep(const Problem& p);
 // Whether expand_blocks makes these of block lists. Otherwise pack_keep does of bytes and of spans.
 bool expands_to_bits(const Problem& p);
+// Strides of these bits in words; of a copy that the whole batch or all heads share, 0.
+Strides packed_keep_strides(const Problem& p);
 // That copy: as many heads as the masks have in memory, where strides of 0 repeat one; words of a
 // head. Its batch entries are those of keep, of spans too 1 or B.
 struct PackedKeep {
