@@ -176,6 +176,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.bottom_right = problem.has_lengths() && problem.bottom_right && problem.banded();
     if (packs_keep(problem)) {
       bias.keep_strides = packed_keep_strides(problem);
+      bias.skips = !problem.visit_all;
       bias.keep_group = int(problem.heads_q / packed_keep(problem).heads);
     } else if (problem.keep) {
       bias.keep_strides = problem.keep.strides;

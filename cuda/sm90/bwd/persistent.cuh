@@ -69,9 +69,9 @@ TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
       if (read_tid_x() == 0) mbarrier_arrive(Barriers<TILE>(memory.barriers()).kv);
       return;
     }
-    load_tiles(params, work, memory);
+    const uint tiles = load_tiles(params, work, memory);
     if (Scheduler::kOnce) return;
-    begun += uint(params.block.group * max(work.span.end - work.span.begin, 0));
+    begun += tiles;
     if (Scheduler::kPasses && __any_sync(kAllLanes, pass + 1 < Scheduler::passes(params, item)))
       ++pass;
     else

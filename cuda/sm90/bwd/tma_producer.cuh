@@ -18,9 +18,10 @@ TANDEM_DEVICE uint raw_barrier(const BwdSharedStorage<TILE, Variant>& memory) {
 
 // The producer warp: loads K and V once, then Q and dO tile by tile, with lse (times Variant::kLse)
 // and delta of their rows. TMA also loads what lies behind the end of a batch entry (anything, or
-// another sequence). The warp zeroes that before it signals the full mbarrier.
+// another sequence). The warp zeroes that before it signals the full mbarrier. Returns how many
+// query tiles it has loaded; of variants with a mask bitmap, at most so many.
 template <int TILE, typename Variant>
-TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdWorkTile& work,
+TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdWorkTile& work,
                               const BwdSharedStorage<TILE, Variant>& memory) {
   constexpr BwdShape S = kBwdShapes[TILE];
   using M = BwdSharedStorage<TILE, Variant>;
@@ -56,7 +57,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   if constexpr (Variant::kIsVarlen || ENDS) {
     if (work.span.begin >= work.span.end) {  // no warp would read the tiles
       if (lane == 0) mbarrier_arrive(barriers.kv);
-      return;
+      return 0;
     }
   }
   const bool last_keys = short_kv && work.seq_kv - work.col0 < S.bc,
@@ -81,6 +82,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   auto d_o = first_pipeline_state<Variant, S.do_stages>(work);
   typename Variant::template Loader<TILE> variant(params, work, memory);
   typename Variant::template QTiles<TILE> tiles(params, work);
+  [[maybe_unused]] uint visited = 0;
   for (int n = 0; n < u.group; ++n) {
     const int head = work.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
@@ -138,8 +140,11 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
       }
       __syncwarp();
       if (lane == 0) mbarrier_arrive(barriers.do_full(d_o.stage()));
+      if constexpr (Variant::kHasKeep) ++visited;
     }
   }
+  if constexpr (Variant::kHasKeep) return visited;
+  return uint(u.group * max(work.span.end - work.span.begin, 0));
 }
 
 // Whether any row of the query tile in a stage is far; the same for all warps. It costs least while

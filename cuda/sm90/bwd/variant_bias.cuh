@@ -9,6 +9,7 @@
 #include "dbias_reduce.cuh"
 #include "dkv_dq.cuh"
 #include "kernels/columns.h"
+#include "shown_q_tiles.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -59,7 +60,10 @@ struct BiasVariant : BwdVariant {
     }
   };
   template <int TILE>
-  using QTiles = std::conditional_t<ENDS, QTilesOfClusters<TILE>, AllQTiles<TILE>>;
+  using UnmaskedQTiles = std::conditional_t<ENDS, QTilesOfClusters<TILE>, AllQTiles<TILE>>;
+  template <int TILE>
+  using QTiles =
+      std::conditional_t<KEEP, ShownQTiles<TILE, UnmaskedQTiles<TILE>>, UnmaskedQTiles<TILE>>;
   // Takes the lengths of the batch entry of a work tile. A workgroup that is its own cluster visits
   // the query tiles of the entry alone. In a cluster the others have to be masked.
   static TANDEM_DEVICE void take_lengths(const Params& params, const BwdShape& shape,
@@ -401,7 +405,9 @@ struct BiasVariant : BwdVariant {
       parts = reinterpret_cast<float4*>(params.bias.sums_at) +
               int64_t(blockIdx.x) * u.group * ((u.seq_q + S.br - 1) / S.br) * (S.br / 8 * 2 * 64) +
               (read_tid_x() - 64);
+    QTiles<TILE> visited(params, work);
     for (int n = 0; n < u.group; ++n) {
+      int next = visited.next(n, work.span.begin);
 #pragma unroll 1
       for (int t = begin; t < end; ++t) {
         // Computed again for each tile, as late as possible: the sums need the registers.
@@ -414,13 +420,15 @@ struct BiasVariant : BwdVariant {
               params.bias, at.tile(stage), {entry, work.head_kv * u.group + n, t * S.br, work.col0},
               u.seq_q, SLICES ? params.bias.slice_pitch : u.seq_kv);
         };
-        if (t < work.span.begin || t >= work.span.end) {
+        if (t < work.span.begin || t >= work.span.end || t < next) {
+          if (left > 0) continue;
           if constexpr (SLICES)
             reduce_slice_rows<T, false>(share(), 0);
           else
             reduce_rows<T>(share(), 0);
           continue;
         }
+        next = visited.next(n, t + 1);
         const auto await = [&] {
           mbarrier_wait(at.written(stage), int(tile / At<TILE>::kStages % 2));
         };
