@@ -13,7 +13,9 @@ namespace {
 
 template <typename Row, typename Params, typename T, int TILE>
 Kernel<Params> instance() {
-  return bwd_dkv_dq<T, TILE, Row, Masked<has_masked_scores(kBwdShapes[TILE])>>;
+  constexpr bool drops = (Row::inputs & kHasDropout) != 0,
+                 has_scores = has_masked_scores(kBwdShapes[TILE]);
+  return bwd_dkv_dq<T, TILE, Row, Masked<drops && has_scores, drops, has_scores ? 72 : 56>>;
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The mask bitmap stages in the part of the variant. Behind them and their mbarriers lie the
-// derivatives of softcap for each thread's elements, as pairs of f16.
+// The mask bitmap stages in the part of the variant. Behind them and their mbarriers lie the work
+// tile and the derivatives of softcap for each thread's elements, as pairs of f16.
 template <int TILE>
 TANDEM_DEVICE MaskBitmapStages<kBwdShapes[TILE].br> mask_bitmap_at(uint variant) {
   using Bits = MaskBitmapStages<kBwdShapes[TILE].br>;
@@ -22,8 +22,9 @@ TANDEM_DEVICE MaskBitmapStages<kBwdShapes[TILE].br> mask_bitmap_at(uint variant)
 }
 
 template <int TILE>
-struct WorkTileOffset {
-  static constexpr int value = bwd_masked_bytes(kBwdShapes[TILE]) - kBwdWorkTileBytes;
+struct MaskedLayout {
+  static constexpr int kAtWorkTile = mask_bitmap_bytes(kBwdShapes[TILE].br),
+                       kAtDerivatives = bwd_masked_derivatives_at(kBwdShapes[TILE]);
 };
 // Address of a copy of the work tile in shared memory, as registers are short. Three times four
 // words: left, right and off of the band, and seq_kv; col0, begin and end of the span, and seq_q;
@@ -31,7 +32,7 @@ struct WorkTileOffset {
 template <int TILE>
 TANDEM_DEVICE uint work_tile_at() {
   using M = BwdSharedStorage<TILE, Varlen>;
-  return shared_address(aligned_shared_memory()) + M::kAtVariant + WorkTileOffset<TILE>::value;
+  return shared_address(aligned_shared_memory()) + M::kAtVariant + MaskedLayout<TILE>::kAtWorkTile;
 }
 
 // Iterator of the Q loop: the query tiles in the order of the bitmap stages. Each warp counts the
@@ -61,12 +62,14 @@ struct MaskedQTiles {
   }
 };
 
-// SCORES: softcap, ALiBi and a distance bias may be present, too.
-template <bool SCORES>
+// SCORES: softcap, ALiBi and a distance bias may be present, too. DROPOUT: dropout may. PRODUCER:
+// registers of a producer thread.
+template <bool SCORES, bool DROPOUT, int PRODUCER>
 struct Masked : Varlen {
-  static constexpr bool kHasMaskBitmap = true, kLazyZero = false, kFarBefore = false;
-  using Registers = sm90::Registers<SCORES ? 72 : 56>;
-  static constexpr int bytes(const BwdShape& s) { return bwd_masked_bytes(s); }
+  static constexpr bool kVisitsHeads = true, kHasMaskBitmap = true, kLazyZero = false,
+                        kFarBefore = false;
+  using Registers = sm90::Registers<PRODUCER>;
+  static constexpr int bytes(const BwdShape& s) { return bwd_masked_bytes(s, DROPOUT); }
   static constexpr int kDqWarps = 1;
   template <int TILE>
   using QTiles = MaskedQTiles<TILE, Masked>;
@@ -80,7 +83,7 @@ struct Masked : Varlen {
     const BwdDkvDqBlock& u = params.block;
     const uint index = params.first_group + workgroup_index(), heads = u.total / u.tiles;
     if (params.interleaved_heads || index >= u.total) return index;
-    constexpr uint kHeads = 16;  // side by side, so that L2 holds their rows
+    constexpr uint kHeads = 4;  // side by side, so that L2 holds their rows
     const uint first = index / (kHeads * u.tiles) * kHeads, width = min(kHeads, heads - first),
                n = index - first * u.tiles;
     return (first + n % width) * u.tiles + n / width;
@@ -107,8 +110,7 @@ struct Masked : Varlen {
                            const BwdSharedStorage<TILE, Masked>& memory)
         : params(params),
           bits(mask_bitmap_at<TILE>(memory.variant())),
-          left(memory.variant() + kMaskStages * (Bits::kStageBytes + 16) +
-               16 * (threadIdx.x - 128)),
+          left(memory.variant() + MaskedLayout<TILE>::kAtDerivatives + 16 * (threadIdx.x - 128)),
           shift(work.band.off - work.col0) {}
     static TANDEM_DEVICE int thread() {
       return read_tid_x() - 128;  // read again, as registers are short
@@ -158,7 +160,7 @@ struct Masked : Varlen {
     }
     // Writes them, a row a lane at each step. dP is in flight meanwhile.
     TANDEM_DEVICE void find_dropped() const {
-      if (!params.features.DROPOUT) return;
+      if (!DROPOUT || !params.features.DROPOUT) return;
       const int row0 = bits.read_tile(n).x * BR, warp = thread() / 32;
       const uint index =
           ld_shared_v4_u32(work_tile_at<TILE>() + 32).z * uint(params.block.heads_q) + uint(head);
@@ -256,9 +258,9 @@ struct Masked : Varlen {
                                      const float (&p)[BR / 2], const float (&dp)[BR / 2],
                                      uint delta, int) {
       const bool cap = SCORES && params.features.SOFTCAP, grad = SCORES && params.slope_parts != 0;
-      const bool drops = params.features.DROPOUT != 0;
-      // With tiles of 64 query rows the branch would spill 60 bytes more.
-      if (!SCORES && BR == 128 && !drops) {
+      const bool drops = DROPOUT && params.features.DROPOUT != 0;
+      // Beside dropout and with tiles of 64 query rows the branch would spill 60 bytes more.
+      if (!SCORES && (BR == 128 || !DROPOUT) && !drops) {
 #pragma unroll
         for (int j = 0; j < BR / 8; ++j) {
           const float2 l = ld_shared_v2_f32(delta + 32 * j);

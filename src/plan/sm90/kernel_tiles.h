@@ -58,7 +58,7 @@ constexpr int sm90_shared_bytes(const Row& row, const BwdShape& s) {
   if (row.stem == Stem::bwd_dkv || row.has(trait::one_row) || (row.inputs & ~kHasSink) == 0 ||
       (row.needs & kHasEntmax) != 0)
     return bwd_plain_shared_bytes(s);
-  if (masks_scores(row)) return bwd_masked_shared_bytes(s);
+  if (masks_scores(row)) return bwd_masked_shared_bytes(s, (row.inputs & kHasDropout) != 0);
   return (row.inputs & kHasSoftcap) == 0 || has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s)
                                                                         : 0;
 }

@@ -426,21 +426,23 @@ constexpr bool has_softcap_alibi_kernel(const BwdShape& s) { return !s.wide && s
 constexpr int bwd_varlen_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + 8;
 }
-// Masks, dropout and a distance bias add the mask bitmap, derivatives of softcap, and the work
-// tile.
+// Masks add the mask bitmap and the work tile. Where there may be dropout or inputs of scores, too
+// (others), derivatives of softcap follow.
 constexpr int kBwdWorkTileBytes = 48;
-constexpr int bwd_masked_derivative_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
-constexpr int bwd_masked_bytes(const BwdShape& s) {
-  return bwd_masked_derivative_bytes(s) + mask_bitmap_bytes(s.br) + kBwdWorkTileBytes;
+constexpr int bwd_masked_derivatives_at(const BwdShape& s) {
+  return mask_bitmap_bytes(s.br) + kBwdWorkTileBytes;
 }
-constexpr bool has_masked_kernel(const BwdShape& s) {
-  return has_softcap_alibi_kernel(s) && s.bc == kMaskKeys &&
-         bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s) <= kMaxShared;
+constexpr int bwd_masked_bytes(const BwdShape& s, bool others) {
+  return bwd_masked_derivatives_at(s) + (others ? s.br * s.bc * 2 : 0);
+}
+constexpr bool has_masked_kernel(const BwdShape& s, bool others = true) {
+  return (others ? has_softcap_alibi_kernel(s) : !s.wide) && s.bc == kMaskKeys &&
+         bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s, others) <= kMaxShared;
 }
 // Whether the masked variant has registers for softcap, ALiBi and a distance bias, too.
 constexpr bool has_masked_scores(const BwdShape& s) { return has_masked_kernel(s) && s.d <= 96; }
-constexpr int bwd_masked_shared_bytes(const BwdShape& s) {
-  return has_masked_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s) : 0;
+constexpr int bwd_masked_shared_bytes(const BwdShape& s, bool others) {
+  return has_masked_kernel(s, others) ? bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s, others) : 0;
 }
 // Largest cluster that every device allows, in workgroups.
 constexpr int kMaxCluster = 8;
