@@ -82,6 +82,7 @@ class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     params->most_parts = std::max(choice.parts.most, 1);
+    params->wave = int(choice.wave);
     params->part_pairs = choice.parts.pairs;
   }
   void set_addresses(const Addresses& a, Params* params) const {

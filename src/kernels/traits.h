@@ -45,8 +45,9 @@ constexpr uint32_t d_kv_alone = 1u << 24;   // bwd_dkv_dq: of d_q, d_k and d_v i
 constexpr uint32_t postprocess = 1u << 25;  // bwd_dkv_dq: it also rounds and stores d_q
 constexpr uint32_t two_cta = 1u << 26;      // bwd_dkv_dq: two-CTA clusters, in passes
 constexpr uint32_t slices = 1u << 27;       // bwd_dkv_dq: d_bias in slices of the batch
-constexpr uint32_t halved_o = 1u << 29;     // fwd: each warpgroup has a half of o's features
-constexpr uint32_t two_sided = 1u << 30;    // bwd_dkv_dq: a workgroup has Q and K, one dO and V
+constexpr uint32_t heads_inside = 1u << 28;  // bwd_dkv_dq: all heads of a query tile, then the next
+constexpr uint32_t halved_o = 1u << 29;      // fwd: each warpgroup has a half of o's features
+constexpr uint32_t two_sided = 1u << 30;     // bwd_dkv_dq: a workgroup has Q and K, one dO and V
 
 }  // namespace trait
 }  // namespace tandem

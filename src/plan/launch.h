@@ -77,6 +77,8 @@ struct Sm90Launch {
   int stream_k_units = 0, stream_k_unit = 0, short_tiles = 0;
   // bwd_dkv_dq. Deterministic: heads whose tiles of keys are interleaved.
   uint32_t interleaved_heads = 0;
+  // trait::heads_inside, where no tile of keys is shared: workgroups that run at a time; else 0.
+  uint32_t wave = 0;
   // Number of leading kv heads, with a bias of each batch entry, whose dQ accumulator bwd_dot
   // zeroes. bwd_dkv_dq zeroes the rest. 0: bwd_dot zeroes all.
   uint32_t eager_zero_heads = 0;

@@ -154,3 +154,9 @@ TEST_CASE("ratio: the grid" * doctest::skip(!at_least(Tier::device))) {
           }
   check_many(problems, "grid", expect);
 }
+
+// The rows of all of them are more than L2 holds, as some GPUs see it; then heads come inside.
+TEST_CASE("ratio: many query heads of a key head") {
+  check_lines({"bwd bf16 b1 hq128 hk1 sq260 sk130 d64 dv64 causal_bottom_right",
+               "bwd f16 b1 hq128 hk1 sq260 sk300 d64 dv64"});
+}

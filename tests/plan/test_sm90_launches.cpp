@@ -45,10 +45,11 @@ TEST_CASE("sm90: parts of a tile of keys") {
     const Launch& l = *plan.find(Stem::bwd_dkv_dq);
     const BwdParts& parts = l.of<Sm90Launch>().parts;
     const bool two_sided = has_two_sides(plan.problem);
-    CHECK(std::string(kKernels[l.kernel].variant) == (two_sided                  ? "two_sided"
-                                                      : l.has(trait::persistent) ? "persistent"
-                                                      : parts.most > 0           ? "plain_parts"
-                                                                                 : "plain"));
+    CHECK(std::string(kKernels[l.kernel].variant) == (two_sided                    ? "two_sided"
+                                                      : l.has(trait::persistent)   ? "persistent"
+                                                      : l.has(trait::heads_inside) ? "grouped_parts"
+                                                      : parts.most > 0             ? "plain_parts"
+                                                                                   : "plain"));
     CHECK(parts.most <= kMaxBwdParts);
     CHECK((parts.workgroups >= int64_t(l.total) || parts.most == 0));
     return parts.most;
@@ -60,6 +61,13 @@ TEST_CASE("sm90: parts of a tile of keys") {
   CHECK(parts_of("b1 hq2 sq2048 sk2048 d128 deterministic") == 4);
   // Enough of them, but of unequal lengths: the longest ones come first.
   CHECK(parts_of("b1 hq64 hk8 sq4096 sk4096 d128 causal_top_left") == 1);
+  // 34 and 8 MB of rows share a key head.
+  const auto visits_inside = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b1 sk2048 d128 causal_top_left " + line);
+    return plan.find(Stem::bwd_dkv_dq)->has(trait::heads_inside);
+  };
+  CHECK(visits_inside("hq64 hk8 sq4096"));
+  CHECK(!visits_inside("hq32 hk8 sq2048"));
   // In a fixed order parts would wait for each other where a mask cuts their tiles.
   CHECK(parts_of("b4 hq71 hk1 sq2048 sk2048 d64 causal_top_left deterministic") == 0);
   CHECK(parts_of("b1 hq64 hk1 sq2048 sk128 d64 causal_top_left deterministic") > 1);

@@ -12,7 +12,7 @@ namespace {
 
 template <typename Row, typename Params, typename T, int TILE>
 Kernel<Params> instance() {
-  return bwd_dkv_dq<T, TILE, Row, Parts>;
+  return bwd_dkv_dq<T, TILE, Row, Parts<Row::has(trait::heads_inside)>>;
 }
 
 }  // namespace

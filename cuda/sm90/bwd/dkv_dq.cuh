@@ -79,19 +79,21 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
   if constexpr (COPIES) zeros.begin(params, work, one);
   typename Variant::template QTiles<TILE> visited(params, work);
   const int rank = rank_of<Variant>(params, work);
-  for (int n = 0; n < u.group; ++n) {
-    const int64_t first =
-        first_tile<TILE, Variant>(u, work, rank, work.head_kv * u.group + n, packed_tiles);
-    float* sums = reinterpret_cast<float*>(params.push.d_q_accum) +
-                  first * (S.br / 64 * kPanels * kDqAccumBlock);
-    uint* semaphores = reinterpret_cast<uint*>(params.push.dq_semaphores) + first * (S.br / 64);
+  const QLoop<Variant, decltype(visited)> loop{visited, work, u.group};
 #pragma unroll 1
-    for (int at = visited.next(n, work.span.begin); at < work.span.end;
-         at = visited.next(n, at + 1)) {
+  for (int outer = loop.begin(), outer_end = loop.end(); outer < outer_end; ++outer) {
+#pragma unroll 1
+    for (int inner = loop.first(outer), end = loop.last(outer); inner < end;
+         inner = loop.next(outer, inner)) {
       const bool mine = next_warp == adder;
       if (++next_warp == Variant::kDqWarps) next_warp = 0;
       if (!mine) continue;
-      const int t = work.q_tile(at);
+      const int n = loop.head(outer, inner), t = loop.tile(outer, inner);
+      const int64_t first =
+          first_tile<TILE, Variant>(u, work, rank, work.head_kv * u.group + n, packed_tiles);
+      float* sums = reinterpret_cast<float*>(params.push.d_q_accum) +
+                    first * (S.br / 64 * kPanels * kDqAccumBlock);
+      uint* semaphores = reinterpret_cast<uint*>(params.push.dq_semaphores) + first * (S.br / 64);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kDqAccumBlock);
       if (u.deterministic && one && !ghost)
         semaphore_wait(semaphores + t * (S.br / 64), visited.before(u, work, n, t));
@@ -187,13 +189,17 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   PipelineState<S.ds_stages> ds_pipe;
   typename Variant::template Consumer<T, TILE> variant(params, work, memory);
   typename Variant::template QTiles<TILE> tiles(params, work);
-  for (int n = 0; n < u.group; ++n) {
-    if constexpr (Variant::kVisitsHeads) variant.begin_head(work.head_kv * u.group + n);
-    if constexpr (Variant::kHasKeep) variant.read_mask_row(work, work.head_kv * u.group + n);
+  static_assert(!(Variant::kHeadsInside && (Variant::kVisitsHeads || Variant::kHasKeep)),
+                "what is of a head is read once for it");
+  const QLoop<Variant, decltype(tiles)> loop{tiles, work, u.group};
 #pragma unroll 1
-    for (int at = tiles.next(n, work.span.begin); at < work.span.end;
-         at = tiles.next(n, at + 1), pipe.next(), ds_pipe.next()) {
-      const int t = work.q_tile(at);
+  for (int outer = loop.begin(), outer_end = loop.end(); outer < outer_end; ++outer) {
+    if constexpr (Variant::kVisitsHeads) variant.begin_head(work.head_kv * u.group + outer);
+    if constexpr (Variant::kHasKeep) variant.read_mask_row(work, work.head_kv * u.group + outer);
+#pragma unroll 1
+    for (int inner = loop.first(outer), end = loop.last(outer); inner < end;
+         inner = loop.next(outer, inner), pipe.next(), ds_pipe.next()) {
+      const int n = loop.head(outer, inner), t = loop.tile(outer, inner);
       if constexpr (Variant::kHasMaskBitmap) variant.n = tiles.n;
       const uint q = memory.q(pipe.stage()), d_o = memory.d_o(pipe.stage());
       const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
@@ -317,7 +323,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       __syncwarp();
       if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage()));
     }
-    if constexpr (Variant::kVisitsHeads) variant.end_head(work, work.head_kv * u.group + n);
+    if constexpr (Variant::kVisitsHeads) variant.end_head(work, work.head_kv * u.group + outer);
   }
   if constexpr (GRAD_KV) {
     // d_k and d_v pass through shared memory that no warp reads any more: this warpgroup's part of
@@ -364,7 +370,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // With two nested conditions in place of one, what follows from them stays in uniform registers:
   // 3 % of the time at D 64.
   if constexpr (Variant::kAnyOrder)
-    if (params.block.deterministic == 0) work.reversed = reverses_q_loop(params.block);
+    if (params.block.deterministic == 0) work.reversed = Variant::reversed(params);
   const BwdSharedStorage<TILE, Variant> memory{shared_address(aligned_shared_memory())};
   if (threadIdx.x == 0) {
     Variant::template init<TILE>(memory);

@@ -83,15 +83,17 @@ TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdW
   typename Variant::template Loader<TILE> variant(params, work, memory);
   typename Variant::template QTiles<TILE> tiles(params, work);
   [[maybe_unused]] uint visited = 0;
-  for (int n = 0; n < u.group; ++n) {
-    const int head = work.head_kv * u.group + n;
-    const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
-    const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
-    const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
+  const QLoop<Variant, decltype(tiles)> loop{tiles, work, u.group};
 #pragma unroll 1
-    for (int at = tiles.next(n, work.span.begin); at < work.span.end;
-         at = tiles.next(n, at + 1), q.next(), d_o.next()) {
-      const int t = work.q_tile(at), row0 = t * S.br;
+  for (int outer = loop.begin(), outer_end = loop.end(); outer < outer_end; ++outer) {
+#pragma unroll 1
+    for (int inner = loop.first(outer), end = loop.last(outer); inner < end;
+         inner = loop.next(outer, inner), q.next(), d_o.next()) {
+      const int t = loop.tile(outer, inner), row0 = t * S.br,
+                head = work.head_kv * u.group + loop.head(outer, inner);
+      const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
+      const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
+      const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
       const bool last_rows = short_q && work.seq_q - row0 < S.br,
                  no_rows = ENDS && last_rows && work.seq_q <= row0;
       mbarrier_wait(barriers.q_empty(q.stage()), q.phase() ^ 1);

@@ -33,9 +33,30 @@ struct PartQTiles : AllQTiles<TILE> {
     return t + before < to ? max(t, from - before) : begin + tiles;
   }
 };
+// The same with kHeadsInside: pairs are numbered by query tiles first.
+template <int TILE>
+struct PartPairs : AllQTiles<TILE> {
+  int begin;     // the first query tile of the loop
+  int from, to;  // pairs of the part
+  int group;
+  template <typename Params>
+  TANDEM_DEVICE PartPairs(const Params& params, const BwdWorkTile& work)
+      : AllQTiles<TILE>(params, work), begin(work.span.begin), group(params.block.group) {
+    const int pairs = group * (work.span.end - begin);
+    from = bwd_part_begin(pairs, work.parts, work.part);
+    to = bwd_part_begin(pairs, work.parts, work.part + 1);
+  }
+  TANDEM_DEVICE int first(const BwdWorkTile&) const { return begin + from / group; }
+  TANDEM_DEVICE int end(const BwdWorkTile&) const { return begin + (to + group - 1) / group; }
+  TANDEM_DEVICE int first_head(int at) const { return max(from - (at - begin) * group, 0); }
+  TANDEM_DEVICE int end_head(int at, int) const { return min(to - (at - begin) * group, group); }
+};
 
+// INSIDE: kHeadsInside.
+template <bool INSIDE>
 struct Parts : BwdVariant {
-  static constexpr bool kHasParts = true, kLazyZero = true, kFarBefore = true;
+  static constexpr bool kHasParts = true, kLazyZero = true, kFarBefore = true,
+                        kHeadsInside = INSIDE;
   using Params = BwdDkvDqPartsParams;
   static constexpr bool kAnyOrder = true;
   static constexpr int kDqWarps = Plain::kDqWarps;
@@ -44,28 +65,37 @@ struct Parts : BwdVariant {
   static constexpr float kHidden = Plain::kHidden;
   static constexpr float kLse = Plain::kLse;
   template <int TILE>
-  using QTiles = PartQTiles<TILE>;
+  using QTiles = std::conditional_t<INSIDE, PartPairs<TILE>, PartQTiles<TILE>>;
 
   // The work tile of a workgroup, by its index; false if there is none. Each tile of keys has
   // params.most_parts indices, of which those behind its parts are of no use. In any order, the
   // longest tiles of all heads come first, as with a causal mask tiles have unequal numbers of
-  // queries. In a deterministic order the tiles come as in the kernel without parts, so that a
+  // queries; with INSIDE first parts, which have the same queries, before the second ones. In a
+  // deterministic order the tiles come as in the kernel without parts, so that a
   // workgroup waits only for workgroups that were started before it.
   static TANDEM_DEVICE bool find(const Params& params, const BwdShape& shape, uint index,
                                  BwdWorkTile* work) {
     const BwdDkvDqBlock& u = params.block;
     const uint most = uint(params.most_parts);
-    uint tile = index / most;
-    if (tile >= u.total) return false;
+    if (index >= most * u.total) return false;
+    uint tile = index / most, part = index % most;
     if (u.deterministic == 0) {
       const uint heads = u.total / u.tiles;
+      if constexpr (INSIDE) tile = index % u.total, part = index / u.total;
       tile = tile % heads * u.tiles + tile / heads;
     }
     if (!find_work_tile(u, shape, 1, params.interleaved_heads, tile, work)) return false;
-    work->part = int(index % most);
+    work->part = int(part);
     work->parts = bwd_part_count(u.group * (work->span.end - work->span.begin), params.part_pairs);
     work->shared = int(tile);
     return work->part < work->parts;
+  }
+  // With INSIDE every second wave of workgroups begins at its first queries. With a causal mask
+  // its workgroups start one after another, as those of the wave before end, and each has its first
+  // queries that much later: so all of them are at the same queries, as in the wave before.
+  static TANDEM_DEVICE bool reversed(const Params& params) {
+    const uint wave = INSIDE ? uint(params.wave) : 0;
+    return reverses_q_loop(params.block) && !(wave > 0 && workgroup_index() / wave % 2 != 0);
   }
   template <int TILE>
   static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Parts>&) {}

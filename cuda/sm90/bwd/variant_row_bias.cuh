@@ -52,7 +52,7 @@ struct RowBiasConsumer : Plain::Consumer<T, TILE> {
 };
 
 struct RowBias : Varlen {
-  static constexpr bool kFarBefore = false;
+  static constexpr bool kVisitsHeads = true, kFarBefore = false;
   template <int TILE>
   static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, RowBias>& memory) {
     init_load_barrier(memory);

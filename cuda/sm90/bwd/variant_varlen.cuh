@@ -12,7 +12,7 @@ namespace cuda {
 namespace sm90 {
 
 struct Varlen : BwdVariant {
-  static constexpr bool kIsVarlen = true, kVisitsHeads = true, kLazyZero = true, kFarBefore = true;
+  static constexpr bool kIsVarlen = true, kLazyZero = true, kFarBefore = true;
   using Params = BwdDkvDqOptionalParams;
   using Registers = sm90::Registers<40>;
   static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
@@ -67,8 +67,6 @@ struct Varlen : BwdVariant {
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
                            const BwdSharedStorage<TILE, Varlen>& memory)
         : Plain::Consumer<T, TILE>(params, work, {memory.base}) {}
-    TANDEM_DEVICE void begin_head(int) {}
-    TANDEM_DEVICE void end_head(const BwdWorkTile&, int) {}
   };
   template <typename T, int TILE>
   static TANDEM_DEVICE void run_auxiliary(const Params&, const BwdWorkTile&,
@@ -76,7 +74,7 @@ struct Varlen : BwdVariant {
 };
 
 struct SoftcapAlibi : Varlen {
-  static constexpr bool kFarBefore = false;
+  static constexpr bool kVisitsHeads = true, kFarBefore = false;
   using Registers = sm90::Registers<24>;  // the consumer warps need the rest
   static constexpr bool has_kernel(const BwdShape& s) { return has_softcap_alibi_kernel(s); }
   template <int TILE>

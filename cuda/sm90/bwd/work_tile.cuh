@@ -45,6 +45,14 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
 
 TANDEM_DEVICE uint workgroup_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
 
+// Whether the Q loop runs backwards. With a causal mask all tiles of keys share the last queries,
+// not the first: a loop that begins there reads what other workgroups read. Not for a deterministic
+// order.
+template <typename Block>
+TANDEM_DEVICE bool reverses_q_loop(const Block& u) {
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
+}
+
 // What a variant of bwd_dkv_dq or bwd_dkv has, at compile time. Each says what it has; none
 // inherits more.
 struct BwdVariant {
@@ -53,6 +61,9 @@ struct BwdVariant {
   static constexpr bool kIsVarlen = false;
   // Consumer has begin_head() and end_head(), for each query head.
   static constexpr bool kVisitsHeads = false;
+  // The Q loop visits all query heads of a query tile before the next tile. Workgroups of different
+  // keys then walk over the same rows at a time, which L2 holds, however many heads share the keys.
+  static constexpr bool kHeadsInside = false;
   // The mask bitmap says which query tiles are visited (variant_masked.cuh).
   static constexpr bool kHasMaskBitmap = false;
   // A dense bias: workgroups may share a tile of keys, and Consumer says where dS goes. Beside it
@@ -67,20 +78,17 @@ struct BwdVariant {
   static constexpr bool kFarBefore = false;
   // Workgroups are persistent (persistent.cuh), where all gradients are wanted.
   static constexpr bool kPersistent = false;
+  // Whether the Q loop of a workgroup runs backwards.
+  template <typename Params>
+  static TANDEM_DEVICE bool reversed(const Params& params) {
+    return reverses_q_loop(params.block);
+  }
   // The number of the work tile that a workgroup takes.
   template <typename Params>
   static TANDEM_DEVICE uint work_index(const Params& params) {
     return params.first_group + workgroup_index();
   }
 };
-
-// Whether the Q loop runs backwards. With a causal mask all tiles of keys share the last queries,
-// not the first: a loop that begins there reads what other workgroups read. Not for a deterministic
-// order.
-template <typename Block>
-TANDEM_DEVICE bool reverses_q_loop(const Block& u) {
-  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
-}
 
 // The tile of keys number `index`; false if there is none. interleaved_heads: 0, or, for a
 // deterministic order, how many heads are interleaved: the first tile of each of them, then the
@@ -148,11 +156,53 @@ struct AllQTiles {
   // The first visited tile from t on; work.span.end or more if there is none. n: query head of the
   // group.
   TANDEM_DEVICE int next(int, int t) { return t; }
+  // The same with kHeadsInside: a range of tiles, and of the heads of each.
+  TANDEM_DEVICE int first(const BwdWorkTile& work) const { return work.span.begin; }
+  TANDEM_DEVICE int end(const BwdWorkTile& work) const { return work.span.end; }
+  TANDEM_DEVICE int first_head(int) const { return 0; }
+  TANDEM_DEVICE int end_head(int, int group) const { return group; }
   // How many tiles of keys add to the dQ accumulator of query tile t before this one.
   template <typename Block>
   TANDEM_DEVICE uint before(const Block& u, const BwdWorkTile& work, int, int t) const {
     return dq_order<TILE>(u, work, t);
   }
+};
+
+// The Q loop as two nested loops: over query heads and their tiles, or with kHeadsInside over tiles
+// and their heads. QTiles: the variant's.
+template <typename Variant, typename QTiles>
+struct QLoop {
+  static constexpr bool INSIDE = Variant::kHeadsInside;
+  QTiles& tiles;
+  const BwdWorkTile& work;
+  const int group;
+  TANDEM_DEVICE int begin() const {
+    if constexpr (INSIDE) return tiles.first(work);
+    return 0;
+  }
+  TANDEM_DEVICE int end() const {
+    if constexpr (INSIDE) return tiles.end(work);
+    return group;
+  }
+  TANDEM_DEVICE int first(int outer) const {
+    if constexpr (INSIDE)
+      return tiles.first_head(outer);
+    else
+      return tiles.next(outer, work.span.begin);
+  }
+  TANDEM_DEVICE int last(int outer) const {
+    if constexpr (INSIDE) return tiles.end_head(outer, group);
+    return work.span.end;
+  }
+  TANDEM_DEVICE int next(int outer, int inner) const {
+    if constexpr (INSIDE)
+      return inner + 1;
+    else
+      return tiles.next(outer, inner + 1);
+  }
+  // Query head of the group, and query tile.
+  TANDEM_DEVICE int head(int outer, int inner) const { return INSIDE ? inner : outer; }
+  TANDEM_DEVICE int tile(int outer, int inner) const { return work.q_tile(INSIDE ? outer : inner); }
 };
 
 }  // namespace sm90

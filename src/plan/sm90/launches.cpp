@@ -85,7 +85,8 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
   const struct {
     bool holds;
     uint32_t has;
-  } traits[] = {{is_persistent(p, cores), trait::persistent},
+  } traits[] = {{parts_.most > 0 && visits_heads_inside(p), trait::parts | trait::heads_inside},
+                {is_persistent(p, cores), trait::persistent},
                 {launch->splits > 1, trait::slices},
                 {parts_.most > 0, trait::parts},
                 {!p.wants(TANDEM_GRAD_Q), trait::d_kv_alone},
@@ -93,10 +94,12 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
                 {fuses_dq_postprocess(p, cores, parts_), trait::postprocess}};
   const int of_problem = launch->kernel;
   for (const auto& t : traits)
-    if (const int with = t.holds ? sm90_with(p, of_problem, t.has) : -1; with >= 0) {
+    if (const int with = t.holds ? sm90_with(p, of_problem, t.has) : -1;
+        with >= 0 && !is_off(with)) {
       launch->kernel = with;
       break;
     }
+  if (launch->has(trait::heads_inside) && parts_.most == 1) own->wave = uint32_t(cores);
   if (!launch->has(trait::persistent)) return;
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
   launch->groups_y = 1;
