@@ -41,7 +41,8 @@ enum NamedBarrier : int {
   kMaskBarrier = 9,     // the warps that produce the mask bitmap: they end before kLastKnown
   kSecondDqFull = 10,   // kDqFull of the second dQ stage
   kSecondDqEmpty = 12,  // kDqEmpty of the second dQ stage
-  kDqStored = 14        // both dQ warps have added their last tiles
+  kDqStored = 14,       // both dQ warps have added their last tiles
+  kRowsListed = 2       // bwd_dkv_dq that gathers rows: the producer warps have listed rows
 
   // 15 is free.
 };

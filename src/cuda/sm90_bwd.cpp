@@ -102,6 +102,7 @@ class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);
     params->support = a.support;
+    params->q_rows = a.q, params->d_o_rows = a.d_o;
   }
 };
 
@@ -305,6 +306,7 @@ class BwdRowSums : public Sm90Kernel<BwdRowSumsParams> {
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     params->support_words = int(support_words(problem.seq_kv));
+    params->support_rows = gathers_rows(problem);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
@@ -368,6 +370,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
       params->packed_blocks =
           int(bwd_packed_tiles(shape, problem.total_q, problem.batch)) * params->tile_blocks;
     }
+    params->by_rows = fused.has(trait::gathers);
     params->done = kWholeTile * fused.tiles;
     params->group = int(problem.group());
     if (!head_) return;

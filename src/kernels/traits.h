@@ -48,6 +48,7 @@ constexpr uint32_t slices = 1u << 27;       // bwd_dkv_dq: d_bias in slices of t
 constexpr uint32_t heads_inside = 1u << 28;  // bwd_dkv_dq: all heads of a query tile, then the next
 constexpr uint32_t halved_o = 1u << 29;      // fwd: each warpgroup has a half of o's features
 constexpr uint32_t two_sided = 1u << 30;     // bwd_dkv_dq: a workgroup has Q and K, one dO and V
+constexpr uint32_t gathers = 1u << 31;       // bwd_dkv_dq: of the queries, those with support alone
 
 }  // namespace trait
 }  // namespace tandem

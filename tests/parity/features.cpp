@@ -131,9 +131,19 @@ TEST_CASE("features: elastic softmax and a distance bias alone") {
 TEST_CASE("features: entmax alone") {
   bool hopper = at_least(Tier::ci);
   for (const Target& t : targets()) hopper |= t.path == "sm90";
-  if (hopper)
-    check(with({"entmax 1.5"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
-          seed_of("alone", 1), sparse());
+  if (!hopper) return;
+  check(with({"entmax 1.5"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
+        seed_of("alone", 1), sparse());
+  // Where dQ may be summed in any order, the backward gathers rows: of several tiles of 64, and of
+  // two query heads.
+  check(with({"entmax 1.5"}, TANDEM_BF16, {1, 2, 1, 330, 300, 72, 64}, kTopLeft),
+        seed_of("alone", 2), sparse());
+  tandem_problem p = with({"entmax 1.5"}, TANDEM_F16, {1, 2, 1, 70, 101, 32, 32}, kBottomRight);
+  p.flags |= TANDEM_FLAG_DETERMINISTIC;
+  check(p, seed_of("alone", 3), sparse());
+  p = with({"entmax 1.25"}, TANDEM_BF16, {1, 2, 1, 70, 101, 32, 32}, kNone);
+  p.flags |= TANDEM_FLAG_DETERMINISTIC;
+  check(p, seed_of("alone", 4), sparse());
 }
 
 // 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of

@@ -369,7 +369,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
     int64_t heads = p.batch * p.heads_q;
     if (p.normalizer == Normalizer::entmax && !p.visit_all)
       piece(plan.scratch[Scratch::support].offset,
-            heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
+            heads * support_blocks(p.seq_q) *
+                (gathers_rows(p) ? 2 * support_rows_tiles(p.seq_kv) : support_words(p.seq_kv)));
     if (fused->as<Sm80Launch>() && !plan.scratch[Scratch::d_q_accum].present) {
       // The workgroup of a head's only keys stores d_q.
     } else if (fused->as<Sm80Launch>()) {

@@ -86,10 +86,16 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(keys.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
-      // Far rows, and delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
+      // Far rows, and delta; 40 tiles of keys with 2 words for each of 5 blocks of rows; the sums.
       const int64_t delta = int64_t(far_size(plan.problem)) + ceil_div(2 * 8 * 300 * 4, 256) * 256;
       CHECK(plan.scratch[Scratch::support].offset == uint64_t(delta));
       CHECK(plan.scratch[Scratch::d_q_accum].offset ==
+            uint64_t(delta + ceil_div(2 * 8 * 5 * 40 * 2 * 4, 256) * 256));
+      CHECK(keys.has(trait::gathers));
+      // In a deterministic order a block of rows has a bit for each tile: 2 words for 40.
+      const Plan ordered = plan_of("bwd" + words + " deterministic");
+      CHECK(!ordered.find(Stem::bwd_dkv_dq)->has(trait::gathers));
+      CHECK(ordered.scratch[Scratch::d_q_accum].offset ==
             uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
       const Plan every = plan_of("bwd" + words + " visit_all");
       CHECK(every.scratch[Scratch::support].offset == 0);
@@ -103,6 +109,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
   // However long: 1,024 bits a block of rows.
   CHECK(support_words(131072) == 32);
   CHECK(support_words(1 << 20) == 32);
+  CHECK(support_rows_tiles(1 << 20) == 1024);
 }
 
 TEST_CASE("sm90: a dense bias in forward") {

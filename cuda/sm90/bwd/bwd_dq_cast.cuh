@@ -71,12 +71,15 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   float4 x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    x[i] = 8 * i < columns ? __ldcg(from + 128 * i) : make_float4(0.f, 0.f, 0.f, 0.f);
+    x[i] = params.by_rows || 8 * i < columns ? __ldcg(from + 128 * i)
+                                             : make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     ushort* at = rows + row * kPitch + 8 * i + column;
+    ushort* second = at + 8 * kPitch;
+    if (params.by_rows) at = rows + (8 * i + t / 16) * kPitch + 4 * (t % 16), second = at + 2;
     *reinterpret_cast<uint*>(at) = T::pack(x[i].x * u.scale, x[i].y * u.scale);
-    *reinterpret_cast<uint*>(at + 8 * kPitch) = T::pack(x[i].z * u.scale, x[i].w * u.scale);
+    *reinterpret_cast<uint*>(second) = T::pack(x[i].z * u.scale, x[i].w * u.scale);
   }
   __syncthreads();
 

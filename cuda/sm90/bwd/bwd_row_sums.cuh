@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row_sums of entmax on Hopper: delta of the rows, sum u dp / sum u, and a support bit for each
-// block of 64 rows and each tile of keys, so that bwd_dkv_dq skips tiles without support. A
+// bwd_row_sums of entmax on Hopper: delta of the rows, sum u dp / sum u, and the support bitmap
+// (plan/sm90/tiles.h): a bit for each row, or each block of 64 rows, and each tile of keys, so that
+// bwd_dkv_dq skips what has no support. A
 // workgroup keeps Q and dO of 64 rows for each of its consumer warpgroups and visits the keys once.
 // S and dP are its only products.
 #ifndef TANDEM_CUDA_SM90_BWD_BWD_ROW_SUMS_CUH
@@ -70,6 +71,17 @@ TANDEM_DEVICE void load_keys(const BwdRowSumsParams& params, const Rows& at,
   }
 }
 
+// Where the support has a bit for each row: the 16 bits of a warp's rows and a tile of keys.
+TANDEM_DEVICE ushort* row_support(const BwdRowSumsParams& params, const Rows& at, int warpgroup,
+                                  int tile) {
+  const BwdRowSumsBlock& u = params.block;
+  const int blocks = (u.seq_q + 63) / 64;
+  const int tiles = min((u.seq_kv + kSupportKeys - 1) / kSupportKeys, kSupportTiles);
+  const int64_t head = int64_t(at.batch) * u.heads_q + at.head;
+  return reinterpret_cast<ushort*>(params.support) +
+         ((head * tiles + tile) * blocks + at.row0 / 64 + warpgroup) * 4 + read_tid_x() % 128 / 32;
+}
+
 template <typename T, int TILE, bool FAST>
 TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
                                const RowSharedStorage<TILE>& shared) {
@@ -92,6 +104,10 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
                                 : -INFINITY;
     origin[r] = t == -INFINITY ? INFINITY : tandem_is_far(t) ? kFarLse : t;
   }
+  const bool by_rows = params.support_rows && params.support && at.row0 + 64 * warpgroup < u.seq_q;
+  if (by_rows)  // tiles that none of the rows sees
+    for (int t = lane; t < min((u.seq_kv + N - 1) / N, kSupportTiles); t += 32)
+      if (t < at.span.begin || t >= at.span.end) *row_support(params, at, warpgroup, t) = 0;
   if (threadIdx.x % 128 < kSupportWords)
     st_shared(shared.words(warpgroup) + threadIdx.x % 128 * 4, 0);
   named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
@@ -145,8 +161,14 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
     }
     optimization_barrier(s);  // keeps this arithmetic before the wait
     const float x0 = here[0][0] + here[0][1], x1 = here[1][0] + here[1][1];
-    if (__any_sync(kAllLanes, x0 > 0.f || x1 > 0.f) && lane == 0 && t < kSupportTiles)
+    if (by_rows) {
+      const uint live = __reduce_or_sync(
+          kAllLanes, (x0 > 0.f ? 1u << lane / 4 : 0u) | (x1 > 0.f ? 256u << lane / 4 : 0u));
+      if (lane == 0 && t < kSupportTiles)
+        *row_support(params, at, opaque(warpgroup), t) = ushort(live);
+    } else if (__any_sync(kAllLanes, x0 > 0.f || x1 > 0.f) && lane == 0 && t < kSupportTiles) {
       red_shared_or(shared.words(warpgroup) + uint(t / 32 * 4), 1u << (t % 32));
+    }
     sum[0] += x0, sum[1] += x1;
     wgmma_wait_group<0>();
     release(shared.v_empty(pipe.stage()));
@@ -167,7 +189,7 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
   named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
   const int block = at.row0 / 64 + warpgroup, blocks = (u.seq_q + 63) / 64,
             n = int(threadIdx.x) % 128;
-  if (params.support && block < blocks && n < params.support_words) {
+  if (params.support && !params.support_rows && block < blocks && n < params.support_words) {
     const uint x = ld_shared_u32(shared.words(warpgroup) + n * 4);
     const int64_t head = int64_t(at.batch) * u.heads_q + at.head;
     reinterpret_cast<uint*>(params.support)[(head * blocks + block) * params.support_words + n] = x;

@@ -242,6 +242,8 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
         variant.weigh(s, scale2, memory.lse(pipe.stage()) + 8 * (lane % 4), t, pipe.stage());
       if constexpr (Variant::kHasMaskBitmap)
         variant.hide_edge(s);
+      else if constexpr (Variant::kGathers)
+        variant.hide(s, key, pipe.stage());
       else if (on_edge(work, t, BC, work.seq_kv))
         hide<BR, Variant::kHasEnds>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4),
                                     Variant::kHidden, work.seq_q);
@@ -309,15 +311,19 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
           wgmma_wait_group<1>();
         else
           wgmma_wait_group<0>();
-        static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2, "two stages, as those of dS");
-        const int stage = Variant::kDqWarps == 2 ? ds_pipe.stage() : 0;
-        named_barrier_sync(kDqEmpty + kSecondDqStage * stage + warpgroup, 160);
-        const uint to = memory.dq(warpgroup, stage) + 16 * thread;
+        if constexpr (Variant::kGathers) {
+          variant.add_dq(dq, work.head_kv * u.group + n, warpgroup, thread, pipe.stage());
+        } else {
+          static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2, "two stages, as those of dS");
+          const int stage = Variant::kDqWarps == 2 ? ds_pipe.stage() : 0;
+          named_barrier_sync(kDqEmpty + kSecondDqStage * stage + warpgroup, 160);
+          const uint to = memory.dq(warpgroup, stage) + 16 * thread;
 #pragma unroll
-        for (int i = 0; i < kDqFeatures / 8; ++i)
-          st_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-        fence_proxy_async_shared();
-        named_barrier_arrive(kDqFull + kSecondDqStage * stage + warpgroup, 160);
+          for (int i = 0; i < kDqFeatures / 8; ++i)
+            st_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+          fence_proxy_async_shared();
+          named_barrier_arrive(kDqFull + kSecondDqStage * stage + warpgroup, 160);
+        }
       }
       if constexpr (GRAD_KV) wgmma_wait_group<0>();
       __syncwarp();

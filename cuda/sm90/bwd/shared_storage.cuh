@@ -35,14 +35,16 @@ struct Barriers {
   TANDEM_DEVICE uint q_empty(int stage) const { return first + 8 * (kQ + stage); }
   TANDEM_DEVICE uint do_full(int stage) const { return first + 8 * (2 * kQ + stage); }
   TANDEM_DEVICE uint do_empty(int stage) const { return first + 8 * (2 * kQ + kDo + stage); }
-  TANDEM_DEVICE void init() const {
+  // full: arrivals at a full mbarrier. Usually they are of the TMA boxes, and of the statistics of
+  // the rows.
+  TANDEM_DEVICE void init(uint full = 2) const {
     mbarrier_init(kv, 1);
     for (int stage = 0; stage < kQ; ++stage) {
-      mbarrier_init(q_full(stage), 2);  // the TMA boxes, and the statistics of the rows
+      mbarrier_init(q_full(stage), full);
       mbarrier_init(q_empty(stage), kReaders);
     }
     for (int stage = 0; stage < kDo; ++stage) {
-      mbarrier_init(do_full(stage), 2);
+      mbarrier_init(do_full(stage), full);
       mbarrier_init(do_empty(stage), kReaders);
     }
     fence_mbarrier_init();

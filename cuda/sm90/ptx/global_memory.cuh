@@ -47,6 +47,11 @@ TANDEM_DEVICE uint atom_add_acq_rel(uint64_t address, uint by) {
   return before;
 }
 
+// Adds two floats, each atomically. address: a multiple of 8.
+TANDEM_DEVICE void red_add_v2_f32(uint64_t address, float x, float y) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(x), "f"(y)
+               : "memory");
+}
 // Adds four floats, each atomically. address: a multiple of 16.
 TANDEM_DEVICE void red_add_v4_f32(uint64_t address, float4 by) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address),
@@ -59,6 +64,7 @@ using simt::hopper::atom_add_acq_rel;
 using simt::hopper::atom_exchange_acquire;
 using simt::hopper::ld_acquire;
 using simt::hopper::red_add_release;
+using simt::hopper::red_add_v2_f32;
 using simt::hopper::red_add_v4_f32;
 using simt::hopper::st_release;
 #endif

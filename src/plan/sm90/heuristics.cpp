@@ -100,7 +100,8 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts
   const int kernel = sm90_kernel(p);
   const bool tiles = kernel >= 0 && kKernels[kernel].has(trait::bias_tiles),
              keep = kernel >= 0 && (kKernels[kernel].inputs & kHasKeep) != 0;
-  if (has_two_sides(p) || is_persistent(p, cores) || sums_dbias_in_slices(p) || (tiles && keep))
+  if (has_two_sides(p) || is_persistent(p, cores) || sums_dbias_in_slices(p) || (tiles && keep) ||
+      gathers_rows(p))
     return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const bool few = tiles || keep;
@@ -113,7 +114,7 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts
 bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
   return p.wants(TANDEM_GRAD_Q) && !sm90_has(p, trait::bias_tiles) && !has_two_sides(p) &&
-         std::max(tiles * heads, parts.workgroups) <= cores &&
+         !gathers_rows(p) && std::max(tiles * heads, parts.workgroups) <= cores &&
          p.group() * p.seq_q * p.head_dim * 4 <=
              std::max(tiles * (p.banded() ? kMaskedCooperativeBytes : kCooperativeBytes),
                       kPostprocessBytes);

@@ -89,6 +89,7 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
                 {is_persistent(p, cores), trait::persistent},
                 {launch->splits > 1, trait::slices},
                 {parts_.most > 0, trait::parts},
+                {gathers_rows(p), trait::gathers},
                 {!p.wants(TANDEM_GRAD_Q), trait::d_kv_alone},
                 {!p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V), trait::d_q_alone},
                 {fuses_dq_postprocess(p, cores, parts_), trait::postprocess}};
@@ -113,7 +114,7 @@ void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
   if (launch->stem == Stem::pack_bias) own->programmatic = caps.early_launches;
   // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
   if (launch->stem == Stem::bwd_dq_cast)
-    own->programmatic = caps.early_launches && !has_two_sides(p);
+    own->programmatic = caps.early_launches && !has_two_sides(p) && !gathers_rows(p);
 }
 
 // A launch takes the host three microseconds, so earlier launches do the work of a few small ones.

@@ -461,7 +461,8 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
                 rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
   if ((kernel.needs & kHasEntmax) != 0 && !p.visit_all)
-    x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)};
+    x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) *
+                  (gathers_rows(p) ? 2 * support_rows_tiles(p.seq_kv) : support_words(p.seq_kv))};
   if (sums) x->d_q_accum = {bwd_dq_accum_bytes(s, heads, rows_of_head) / 4};
   if (sums && p.deterministic)
     x->dq_semaphores = {bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4};

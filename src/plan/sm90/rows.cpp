@@ -38,6 +38,10 @@ bool has_two_sides(const Problem& p) {
   return p.backward && std::max(p.head_dim, p.head_dim_v) > kMaxWholeHeadDim;
 }
 
+bool gathers_rows(const Problem& p) {
+  return p.backward && p.normalizer == Normalizer::entmax && !p.deterministic;
+}
+
 int sm90_kernel(const Problem& p) {
   const Stem stem = !p.backward                           ? Stem::fwd
                     : p.normalizer == Normalizer::elastic ? Stem::bwd_dkv_dist

@@ -20,6 +20,10 @@ int sm90_fwd_kernel(const Problem& p, const Caps& caps, const struct FwdTile& ti
 // Whether the backward of a problem has heads over kMaxWholeHeadDim, whose kernel has two sides.
 bool has_two_sides(const Problem& p);
 
+// Whether bwd_dkv_dq of entmax gathers the rows that have support in its keys. Their sums in the dQ
+// accumulator come in any order.
+bool gathers_rows(const Problem& p);
+
 // Whether a problem has a bias whose tiles kernels read by TMA: any but one of one row.
 bool has_bias_tiles(const Problem& p);
 

@@ -564,6 +564,12 @@ constexpr int64_t support_words(int64_t seq_kv) {
   return words < kSupportWords ? words : kSupportWords;
 }
 constexpr int64_t support_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
+// The same with a bit for each row, for kernels that gather rows: of a head, 64 bits for each of
+// the first kSupportTiles tiles of keys and, within it, each block of 64 rows.
+constexpr int64_t support_rows_tiles(int64_t seq_kv) {
+  const int64_t tiles = (seq_kv + kSupportKeys - 1) / kSupportKeys;
+  return tiles < kSupportTiles ? tiles : kSupportTiles;
+}
 
 constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which converts a block
 

@@ -147,6 +147,21 @@ void append_above(unsigned& end, float x, float bound) {
   if (x > bound) st_shared(end, x), end += STEP;
 }
 
+// ---- cp_async -----------------------------------------------------------------------------------
+
+inline void cp_async_16(unsigned to, const void* from, int bytes) {
+  if (bytes < 0 || bytes > 16) die("a copy of a wrong size");
+  if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) die("a misaligned copy");
+  Copies::Chunk c{Block::current().at(to, 16), {}};
+  if (bytes > 0) std::memcpy(c.data, from, size_t(bytes));
+  running()->copies.open.push_back(c);
+}
+inline void cp_async_commit_group() { warp::commit(); }
+template <int LEFT>
+void cp_async_wait_group() {
+  warp::wait<LEFT>();
+}
+
 // Who finds the same as the last time is in a loop: the others go on first.
 template <typename T>
 T look_at(const T* at) {
@@ -172,6 +187,11 @@ inline uint64_t atom_exchange_acquire(uint64_t address, uint64_t x) {
   return x;
 }
 inline void red_add_release(unsigned* at, unsigned by) { *at += by, ++progress(); }
+inline void red_add_v2_f32(uint64_t address, float x, float y) {
+  if (address % 8 != 0) die("a sum of two floats to a misaligned address");
+  float* const to = reinterpret_cast<float*>(address);
+  to[0] += x, to[1] += y;
+}
 inline void red_add_v4_f32(uint64_t address, float4 by) {
   if (address % 16 != 0) die("a sum of four floats to a misaligned address");
   float* const to = reinterpret_cast<float*>(address);
