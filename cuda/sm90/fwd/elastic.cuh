@@ -220,14 +220,6 @@ TANDEM_DEVICE void second_pass_step(const FwdBlock& u, ElasticPipeline<S>& pipel
   pack_tile<T, S::N, true>(p, s);
 }
 
-// Loads Q of the warpgroup's rows to registers, as A operands of wgmma.
-template <typename S>
-TANDEM_DEVICE void load_q(uint (&q)[S::D / 16][4], uint at) {
-  const int lane = read_tid_x() % 32, row = read_tid_x() / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-  for (int n = 0; n < S::D / 16; ++n)
-    ldmatrix_x4(q[n], at + uint(n / 4 * S::Q_PANEL) + swizzle_128b(row, n % 4 * 2 + lane / 16));
-}
 template <typename T, typename S>
 TANDEM_DEVICE void gemm_held_qk(float (&s)[S::N / 2], const uint (&q)[S::D / 16][4], uint64_t k) {
   wgmma_fence();

@@ -5,6 +5,7 @@
 #define TANDEM_CUDA_SM90_FWD_ENTMAX_CUH
 #include "../numerics.cuh"
 #include "epilogue.cuh"
+#include "main_loop.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -23,17 +24,17 @@ struct EntmaxShape : FwdShape<TILE, PlainRow, kEntmaxQStages> {
 };
 
 // Shared memory of the search, behind the mbarriers of FwdSharedStorage: the verdict (whether the
-// search continues), the tile that each stage of K holds, a support bit for each tile, and the
-// candidate lists.
+// search continues), the tile that each stage holds, a support bit for each tile, and the candidate
+// lists.
 template <typename S>
 struct Search {
   uint at;
   TANDEM_DEVICE explicit Search(const FwdSharedStorage<S>& shared) : at(shared.variant_at(0)) {}
   TANDEM_DEVICE uint verdict() const { return at; }
   TANDEM_DEVICE uint tile(int stage) const { return at + 8 + 4 * stage; }
-  TANDEM_DEVICE uint again(int n) const { return at + 16 + 4 * n; }
+  TANDEM_DEVICE uint again(int n) const { return at + 24 + 4 * n; }
   TANDEM_DEVICE uint words(int warpgroup, int set) const {
-    return at + 32 + (2 * warpgroup + set) * (kSupportWords * 4);
+    return at + kSearchWords + (2 * warpgroup + set) * (kSupportWords * 4);
   }
   TANDEM_DEVICE uint lists() const { return at + S::LISTS_AT; }
   TANDEM_DEVICE void init() const {
@@ -41,6 +42,23 @@ struct Search {
     for (int n = 0; n < 3; ++n) st_shared(again(n), 0);
   }
 };
+
+// A stage in the first pass of alpha = 1.5, which has no V: stages of K and of V hold keys in turn.
+struct SearchStage {
+  uint keys, full, empty, tile;  // addresses: the keys, mbarriers, the number of the tile
+  int phase;
+};
+template <typename S, typename K, typename V>
+TANDEM_DEVICE SearchStage search_stage(const FwdSharedStorage<S>& shared, bool of_v, const K& k,
+                                       const V& v) {
+  static_assert(S::STAGES == 2 && S::K_BYTES == S::V_BYTES, "four stages of keys");
+  const Search<S> search(shared);
+  if (of_v)
+    return {shared.v(v.stage()), shared.v_full(v.stage()), shared.v_empty(v.stage()),
+            search.tile(2 + v.stage()), v.phase()};
+  return {shared.k(k.stage()), shared.k_full(k.stage()), shared.k_empty(k.stage()),
+          search.tile(k.stage()), k.phase()};
+}
 
 // Number of passes so far. It gives the phase of the verdict, which of three flags the verdict has,
 // and which of two sets of support bits the pass writes.
@@ -63,7 +81,6 @@ TANDEM_DEVICE bool has_support(uint words, int rel) {
 // conflict.
 template <typename S>
 struct Candidates {
-  static constexpr int N = S::N;
   uint first;   // address of row 0's list; row 1's is half a STEP later
   uint end[2];  // address after the last candidate
   float bound[2];
@@ -75,9 +92,11 @@ struct Candidates {
                       max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
   }
 
-  TANDEM_DEVICE void append(const float (&s)[N / 2]) {
+  // s: products with COUNT * 2 keys, likewise below.
+  template <int COUNT>
+  TANDEM_DEVICE void append(const float (&s)[COUNT]) {
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
+    for (int j = 0; j < COUNT / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
       if (j % 4 == 3)  // each row has at most 8 more by now
@@ -92,7 +111,8 @@ struct Candidates {
 
   // Takes at most `steps` Newton steps over the lists and, if `tile`, over the products s of a
   // tile. radius: 1, in units of products. A bound that is far below becomes NaN.
-  TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[N / 2]) {
+  template <int COUNT>
+  TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[COUNT]) {
     const int count0 = count(0), count1 = count(1);
     const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
 #pragma unroll 1
@@ -118,7 +138,7 @@ struct Candidates {
       }
       if (tile) {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) add(i / 2 % 2, s[i]);
+        for (int i = 0; i < COUNT; ++i) add(i / 2 % 2, s[i]);
       }
       bool moves = false;
 #pragma unroll

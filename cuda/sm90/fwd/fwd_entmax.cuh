@@ -30,7 +30,7 @@ constexpr int kMaxPasses = 64;  // limit of passes; a dozen is already many
 // The producer thread. It loads the tiles of each pass from the last to the first. The tile number
 // -1 ends a pass. The first tile of a pass is always visited, so it can be loaded before the
 // verdict on the pass before.
-template <typename S>
+template <typename S, bool FAST>
 TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
                                   const FwdSharedStorage<S>& shared) {
   const Search<S> search(shared);
@@ -64,8 +64,22 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
     };
     const int last = at.span.end - 1;
     producer.q(at.row0, own_head, batch);
-    for (int t = last; t >= at.span.begin; --t) send(t);
-    send(-1);
+    if constexpr (FAST) {
+      bool of_v = false;
+      for (int t = last; t >= at.span.begin - 1; --t, of_v = !of_v) {
+        const SearchStage to = search_stage(shared, of_v, producer.k_pipe, producer.v_pipe);
+        mbarrier_wait(to.empty, to.phase ^ 1);
+        st_shared(to.tile, t >= at.span.begin ? t : -1);
+        if (t >= at.span.begin)
+          tma_load_tile<S::D_PANELS>(to.keys, &params.k, to.full, S::N, t * S::N, kv_head, batch);
+        else
+          mbarrier_arrive(to.full);
+        of_v ? producer.v_pipe.next() : producer.k_pipe.next();
+      }
+    } else {
+      for (int t = last; t >= at.span.begin; --t) send(t);
+      send(-1);
+    }
     for (;;) {
       send(last);
       mbarrier_wait(search.verdict(), passes.phase());
@@ -194,19 +208,23 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
       // shorten at the same time, as they wait for each other anyway. Twice as many keys add about
       // as many candidates as the support has keys.
       int done = 0, due = 2;
-#pragma unroll 1
-      for (int t = next_tile(); t >= 0; t = next_tile()) {
-        product_s();
-        wgmma_wait_group<0>();
-        kv.release_k();
-        score(t);
-        // steps: Newton steps to take. tile: the steps include this tile, whose products are in no
+      // Takes the products with the first or second half of a tile's keys.
+      const auto search_half = [&](float(&s)[N / 4], int t, int half) {
+        if (!plain_scale(u)) {
+          const float factor = opaque(u.scale) * params.extra.entmax_scale;
+#pragma unroll
+          for (int i = 0; i < N / 4; ++i) s[i] *= factor;
+        }
+        if (t < at.span.full_begin || t >= at.span.full_end)
+          mask_tile<N / 2>(s, scheduler.band(), at.row0 + accumulator_row(),
+                           t * N + half * (N / 2) + accumulator_col(), u.seq_kv, -INFINITY);
+        // steps: Newton steps to take. tile: the steps include these keys, whose products are in no
         // list yet. Otherwise they take the lists alone.
         int steps = 0;
         bool tile = true, some = lost;
         if (__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY)) {
           float top[2];
-          find_tops<N>(top, s);
+          find_tops<N / 2>(top, s);
 #pragma unroll
           for (int r = 0; r < 2; ++r)
             if (list.bound[r] == -INFINITY)
@@ -216,8 +234,11 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
           lost |= list.any_far();
           steps = 3;
         }
-        const bool late = ++done >= due;
-        if (late) due = done < 8 ? 2 * done : done + done * 5 / 8;
+        bool late = false;
+        if (half == 1) {
+          late = ++done >= due;
+          if (late) due = done < 8 ? 2 * done : done + done * 5 / 8;
+        }
 #pragma unroll 1
         for (int tries = 0; !lost; ++tries) {
           if (steps > 0) {
@@ -242,11 +263,53 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
           }
         }
         set_bit(t, some || lost);
+      };
+      // While a thread takes one half of a tile's products, those with the next half of its keys
+      // are in flight. Q is in registers: from shared memory, products with so few keys at a time
+      // would take all of its bandwidth.
+      uint q[S::D / 16][4];
+      load_q<S>(q, shared.q(q_pipe.stage()) + uint(warpgroup * 64 * kPanelBytes));
+      float first[N / 4], second[N / 4];
+      const auto multiply = [&](float(&to)[N / 4], uint keys, int half) {
+        const uint64_t k = k_major(keys + uint(half * (N / 2) * kPanelBytes));
+        wgmma_fence();
+#pragma unroll
+        for (int n = 0; n < S::D / 16; ++n)
+          Wgmma<T, N / 2>::template rs<0>(to, q[n][0], q[n][1], q[n][2], q[n][3],
+                                          advance(k, n / 4 * S::K_PANEL + n % 4 * 32), n > 0);
+        wgmma_commit_group();
+      };
+      bool of_v = false;
+      SearchStage stage;
+      const auto find = [&] {
+        stage = search_stage(shared, of_v, kv.k, kv.v);
+        of_v ? kv.v.next() : kv.k.next();
+        of_v = !of_v;
+        mbarrier_wait(stage.full, stage.phase);
+        return int(__reduce_or_sync(kAllLanes, ld_shared_u32(stage.tile)));
+      };
+      // Nothing is in flight where the loop begins again: ptxas would wait for each product.
+      int t = find();
+      multiply(first, stage.keys, 0);
+      wgmma_wait_group<0>();
+#pragma unroll 1
+      while (t >= 0) {
+        multiply(second, stage.keys, 1);
+        search_half(first, t, 0);
+        wgmma_wait_group<0>();
+        if (kv.elected) mbarrier_arrive(stage.empty);
+        const int next = find();
+        multiply(first, stage.keys, 0);  // behind the last tile in vain
+        search_half(second, t, 1);
+        wgmma_wait_group<0>();
+        t = next;
       }
+      named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);  // all threads have read the -1
+      if (kv.elected) mbarrier_arrive(stage.empty);
       if (!lost) {
-        list.raise(1, radius, false, s);
+        list.raise(1, radius, false, first);
         list.shorten();
-        list.raise(30, radius, false, s);
+        list.raise(30, radius, false, first);
         lost = list.any_far();
       }
       moves = lost;
@@ -414,7 +477,7 @@ __global__ void __launch_bounds__(FwdShape<TILE>::tile.threads(), 1)
       params, [](const FwdSharedStorage<S>& storage) { Search<S>(storage).init(); });
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<S::PRODUCER>();
-    if (threadIdx.x == 0) produce_entmax<S>(params, shared);
+    if (threadIdx.x == 0) produce_entmax<S, FAST>(params, shared);
   } else {
     warpgroup_reg_alloc<S::CONSUMER>();
     main_loop_entmax<T, S, FAST>(params, shared);

@@ -78,6 +78,15 @@ TANDEM_DEVICE void gemm_pv(float (&o)[S::DV / 2], const uint (&p)[S::N / 4], uin
   wgmma_commit_group();
 }
 
+// Loads Q of the warpgroup's rows to registers, as A operands of wgmma.
+template <typename S>
+TANDEM_DEVICE void load_q(uint (&q)[S::D / 16][4], uint at) {
+  const int lane = read_tid_x() % 32, row = read_tid_x() / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    ldmatrix_x4(q[n], at + uint(n / 4 * S::Q_PANEL) + swizzle_128b(row, n % 4 * 2 + lane / 16));
+}
+
 // Packs weights into the A operand of P V. POSITIVE: negative weights become 0.
 template <typename T, int N, bool POSITIVE = false>
 TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {

@@ -202,8 +202,9 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
 // is no kernel for the tile.
 constexpr int kSupportTiles = 1024, kSupportWords = kSupportTiles / 32;
 constexpr int kEntmaxQStages = 1;  // room for q of the next tile is better used for candidates
+constexpr int kSearchWords = 48;   // bytes before the bitmaps
 constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the mbarriers
-  return 32 + t.warpgroups * 2 * kSupportWords * 4;
+  return kSearchWords + t.warpgroups * 2 * kSupportWords * 4;
 }
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
   const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
