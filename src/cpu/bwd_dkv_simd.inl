@@ -24,6 +24,29 @@ inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, 
   }
 }
 
+// The same of elastic softmax and entmax, of head h of the group, for all lanes; and with rows that
+// may be far.
+inline void weights_rows_of(const SimdBwdDkv& t, int h, int row0, int rows, const float* lse,
+                            const float* delta, const float* origin, float factor_of_s,
+                            int64_t lanes) {
+  for (int i = 0; i < rows; ++i) {
+    const bool sees = lse[i] != -kInfinity;
+    const int64_t diagonal = int64_t(row0) + i + t.band.off - t.col0;
+    const LaneRange see(diagonal - t.band.left, diagonal + t.band.right, t.pitch);
+    const Vec of_row = splat(sees ? lse[i] : kInfinity), from = splat(sees && origin ? origin[i] : 0),
+              shift = splat(sees ? elastic_shift(t.normal, t.band, h, row0 + i) : 0);
+    for (int64_t c = 0; c < lanes; c += kLanes) {
+      float *s = t.s + i * t.pitch + c, *dp = t.dp + i * t.pitch + c;
+      const Vec x = hide(load(s) * splat(factor_of_s), count_from(int(c)), see.lo, see.hi);
+      const Weights w = weights_of(t.normal, x, from, of_row, shift);
+      store(s, w.y);
+      if (!t.want_k) continue;
+      const Vec passed = select(w.pass, load(dp), splat(0));
+      store(dp, w.g * (passed - splat(sees ? delta[i] : 0)));
+    }
+  }
+}
+
 void bwd_dkv_kernel(const SimdBwdDkv& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.cols, kLanes);
   stage_lanes(t.k, t.col0, t.cols, lanes, D, t.kt, t.pitch);
@@ -40,6 +63,10 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
     d_o_rows.base = static_cast<char*>(t.d_o.base) + h * t.d_o_head * element;
     for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
       const int row0 = tile * t.br, rows = smaller(t.br, t.seq_q - row0);
+      const SimdTerms* const inputs = t.terms ? t.terms + h : nullptr;
+      const TermsTile<true> terms(inputs,
+                                  {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, t.pitch});
+      if (!terms.any()) continue;
       const int64_t row = h * t.lse_head + row0;
       const Staged q = stage(q_rows, row0, rows, D, t.q_staged);
       const Staged d_o = stage(d_o_rows, row0, rows, Dv, t.d_o_staged);
@@ -51,11 +78,12 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
       const float *lse = t.lse + row, *delta = t.want_k ? t.delta + row : nullptr;
       const float* origin = t.origin ? t.origin + row : nullptr;
-      float scale = t.scale;
-      const SimdTerms* terms = t.terms ? t.terms + h : nullptr;
-      if (terms)
-        scale = add_terms<true>(*terms, {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, t.pitch});
-      for (int64_t c = 0; c < lanes; c += kLanes) {
+      const float scale = terms.form_scores();
+      if (terms.drops()) terms.draw();
+      if (terms.drops() && t.want_k) terms.drop(t.dp);
+      const bool softmax = t.normal.kind == SimdKind::softmax;
+      if (!softmax) weights_rows_of(t, h, row0, rows, lse, delta, origin, scale, lanes);
+      for (int64_t c = 0; softmax && c < lanes; c += kLanes) {
         const auto weigh = t.want_k ? origin   ? weights_rows<true, true, true>
                                       : masked ? weights_rows<true, true, false>
                                                : weights_rows<false, true, false>
@@ -64,7 +92,8 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
                                     : weights_rows<false, false, false>;
         weigh(t, c, row0, rows, lse, delta, origin, scale);
       }
-      if (t.want_k && terms && terms->bend) multiply(t.dp, terms->bend, rows, lanes, t.pitch);
+      if (terms.drops() && t.want_v) terms.drop(t.s);
+      if (t.want_k && inputs && inputs->bend) multiply(t.dp, inputs->bend, rows, lanes, t.pitch);
       if (t.want_v) product<true>({rows, d_o.data, 1, d_o.pitch, t.s, t.d_vt, t.pitch}, Dv, lanes);
       if (t.want_k) product<true>({rows, q.data, 1, q.pitch, t.dp, t.d_kt, t.pitch}, D, lanes);
     }

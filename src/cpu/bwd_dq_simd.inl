@@ -19,51 +19,62 @@ inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys, float 
   }
 }
 
-// Adds ds of a tile to the sums of d_bias.
-inline void add_d_bias(const SimdBwdDq& t, int col0, int keys, int64_t lanes) {
+// The same of elastic softmax and entmax, for all lanes. t.row_sums has tau / n of each row.
+inline void ds_keys_of(const SimdBwdDq& t, int col0, int keys, float factor_of_s, int64_t lanes) {
   for (int j = 0; j < keys; ++j) {
-    const float* ds = t.s + j * t.pitch;
-    if (t.bias_sums) {
-      float* to = t.bias_sums + (col0 + j) * t.pitch;
-      for (int64_t c = 0; c < lanes; c += kLanes) store(to + c, load(to + c) + load(ds + c));
-    } else {
-      double sum = 0;
-      for (int r = 0; r < t.rows; ++r) sum += ds[r];
-      t.bias_row_sums[col0 + j] += sum;
+    const LaneRange see = rows_that_see(t, col0, j);
+    for (int64_t c = 0; c < lanes; c += kLanes) {
+      float* s = t.s + j * t.pitch + c;
+      const Vec x = hide(load(s) * splat(factor_of_s), count_from(int(c)), see.lo, see.hi);
+      const Weights w = weights_of(t.normal, x, load(t.origin_lanes + c), load(t.lse_lanes + c),
+                                   load(t.row_sums + c));
+      const Vec dp = select(w.pass, load(t.dp + j * t.pitch + c), splat(0));
+      store(s, w.g * (dp - load(t.delta_lanes + c)));
     }
+  }
+}
+
+// Stages what the rows of a tile are and brought along; tau / n of each to t.row_sums.
+inline void stage_query_rows(const SimdBwdDq& t, int64_t lanes) {
+  stage_lanes(t.q, t.row0, t.rows, lanes, t.head_dim, t.qt, t.pitch);
+  stage_lanes(t.d_o, t.row0, t.rows, lanes, t.head_dim_v, t.d_ot, t.pitch);
+  for (int64_t r = 0; r < lanes; ++r) {
+    // +inf makes every p of a row 0: for rows that see no key, and lanes past the end.
+    const bool sees = r < t.rows && t.lse[r] != -kInfinity;
+    t.lse_lanes[r] = sees ? t.lse[r] : kInfinity;
+    t.delta_lanes[r] = sees && !t.new_delta ? t.delta[r] : 0;
+    t.origin_lanes[r] = sees && t.origin ? t.origin[r] : 0;
+    t.row_sums[r] = sees ? elastic_shift(t.normal, t.band, 0, t.row0 + int(r)) : 0;
   }
 }
 
 void bwd_dq_kernel(const SimdBwdDq& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
-  stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
-  stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
+  stage_query_rows(t, lanes);
   const bool want_q = t.d_q.base != nullptr;
   if (want_q) clear(t.d_qt, D, lanes, t.pitch);
-  for (int64_t r = 0; r < lanes; ++r) {
-    // +inf makes every p of a row 0: for rows that see no key, and lanes past the end.
-    const bool sees = r < t.rows && t.lse[r] != -kInfinity;
-    t.lse_lanes[r] = sees ? t.lse[r] : kInfinity;
-    t.delta_lanes[r] = sees ? t.delta[r] : 0;
-    t.origin_lanes[r] = sees && t.origin ? t.origin[r] : 0;
-  }
 
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const TermsTile<false> terms = terms_tile(t, col0, keys);
+    if (!terms.any()) continue;
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
-    const float scale = form_scores(t, col0, keys);
-    for (int64_t c = 0; c < lanes; c += kLanes) {
+    const float scale = terms.form_scores();
+    if (terms.drops()) terms.draw(), terms.drop(t.dp);
+    const bool softmax = t.normal.kind == SimdKind::softmax;
+    if (!softmax) ds_keys_of(t, col0, keys, scale, lanes);
+    for (int64_t c = 0; softmax && c < lanes; c += kLanes) {
       if (t.origin)
         ds_keys<true, true>(t, c, col0, keys, scale);
       else
         masked ? ds_keys<true, false>(t, c, col0, keys, scale)
                : ds_keys<false, false>(t, c, col0, keys, scale);
     }
-    if (t.bias_sums || t.bias_row_sums) add_d_bias(t, col0, keys, lanes);
+    add_ds(t, col0, keys, lanes);
     if (!want_q) continue;
     if (t.terms && t.terms->bend) multiply(t.s, t.terms->bend, keys, lanes, t.pitch);
     product<true>({keys, k.data, 1, k.pitch, t.s, t.d_qt, t.pitch}, D, lanes);

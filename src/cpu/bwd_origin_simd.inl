@@ -26,18 +26,31 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     store(t.l + c, splat(0));
     store(t.delta + c, splat(0));
   }
+  if (t.normal.kind == SimdKind::entmax) {
+    for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile)
+      if (!keep_scores(t, tile, lanes)) hide_scores(t, tile, lanes);
+    find_thresholds(t, lanes);
+    for (int64_t r = 0; r < lanes; ++r) {
+      const bool sees = t.m[r] != -kInfinity;
+      t.m[r] = sees ? t.m[r] : 0;
+      t.l[r] = sees ? t.l[r] : kInfinity;
+    }
+    return;  // delta is bwd_row_sums's
+  }
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const TermsTile<false> terms = terms_tile(t, col0, keys);
+    if (!terms.any()) continue;
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    const float scale = form_scores(t, col0, keys);
+    const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys, scale);
   }
   for (int64_t r = 0; r < lanes; ++r) {
     // A row that sees no key: p = exp(-inf - 0 - inf) = 0.
     const bool sees = t.l[r] != 0;
     if (sees && t.has_sink) {
-      const float m = std::max(t.m[r], t.sink);
+      const float m = larger(t.m[r], t.sink);
       t.l[r] = t.l[r] * std::exp(t.m[r] - m) + std::exp(t.sink - m);
       t.m[r] = m;
     }
@@ -47,11 +60,14 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
   if (!t.want_delta) return;
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const TermsTile<false> terms = terms_tile(t, col0, keys);
+    if (!terms.any()) continue;
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
-    const float scale = form_scores(t, col0, keys);
+    const float scale = terms.form_scores();
+    if (terms.drops()) terms.draw(), terms.drop(t.dp);
     for (int64_t c = 0; c < lanes; c += kLanes) delta_keys(t, c, col0, keys, scale);
   }
 }

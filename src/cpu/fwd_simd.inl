@@ -8,14 +8,10 @@ inline LaneRange rows_that_see(const Tile& t, int col0, int j) {
   return LaneRange(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
 }
 
-// Turns products of a tile into scores, where there are optional inputs. Returns the factor that
-// they still have. Tile: SimdFwd, SimdBwdOrigin or SimdBwdDq.
+// The optional inputs' part in a tile of keys. Tile: SimdFwd, SimdBwdOrigin or SimdBwdDq.
 template <typename Tile>
-inline float form_scores(const Tile& t, int col0, int keys) {
-  if (!t.terms) return t.scale;
-  const SimdTerms& x = *t.terms;
-  return add_terms<false>(
-      x, {t.scale, t.band, t.row0, t.rows, col0, keys, t.s, t.pitch});
+inline TermsTile<false> terms_tile(const Tile& t, int col0, int keys) {
+  return {t.terms, {t.scale, t.band, t.row0, t.rows, col0, keys, t.s, t.pitch}};
 }
 
 // Turns one tile's scores into p (in place), with the online row state. True if m grew in some
@@ -50,6 +46,19 @@ inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys, float 
   return grew;
 }
 
+// Doubles o, whose weights were halved, within f32.
+inline void double_within(const SimdFwd& t, int64_t lanes) {
+  const Vec most = splat(std::numeric_limits<float>::max() / 2), least = splat(0) - most;
+  for (int64_t c = 0; c < lanes; c += kLanes)
+    for (int64_t d = 0; d < t.head_dim_v; ++d) {
+      float* o = t.ot + d * t.pitch + c;
+      Vec x = load(o);
+      x = select(both(less(most, x), less(x, splat(kInfinity))), most, x);
+      x = select(both(less(x, least), less(splat(-kInfinity), x)), least, x);
+      store(o, x + x);
+    }
+}
+
 // Forms o again with weights that are normalised before they are multiplied by v. It is for a v so
 // large that sums of p v leave f32, although their means do not. Weights are halved, so that
 // rounding cannot carry a sum beyond f32. factor: 1 / l.
@@ -58,9 +67,11 @@ inline void average_again(const SimdFwd& t, int64_t lanes) {
   clear(t.ot, Dv, lanes, t.pitch);
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const TermsTile<false> terms = terms_tile(t, col0, keys);
+    if (!terms.any()) continue;
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    const float scale = form_scores(t, col0, keys);
+    const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) {
       const Vec m = load(t.m + c), base = select(equal(m, splat(-kInfinity)), splat(0), m);
       const Vec half = load(t.factor + c) * splat(0.5f);
@@ -71,18 +82,11 @@ inline void average_again(const SimdFwd& t, int64_t lanes) {
         store(s, exp(x - base) * half);
       }
     }
+    if (terms.drops()) terms.draw(), terms.drop(t.s);
     const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
     product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
   }
-  const Vec most = splat(std::numeric_limits<float>::max() / 2), least = splat(0) - most;
-  for (int64_t c = 0; c < lanes; c += kLanes)
-    for (int64_t d = 0; d < Dv; ++d) {
-      float* o = t.ot + d * t.pitch + c;
-      Vec x = load(o);
-      x = select(both(less(most, x), less(x, splat(kInfinity))), most, x);
-      x = select(both(less(x, least), less(splat(-kInfinity), x)), least, x);
-      store(o, x + x);
-    }
+  double_within(t, lanes);
 }
 
 void fwd_kernel(const SimdFwd& t) {
@@ -96,10 +100,12 @@ void fwd_kernel(const SimdFwd& t) {
 
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const TermsTile<false> terms = terms_tile(t, col0, keys);
+    if (!terms.any()) continue;
     const Staged k = stage(t.k, col0, keys, D, t.k_staged);
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
-    const float scale = form_scores(t, col0, keys);
+    const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) {
       const bool grew = masked ? softmax_tile<true>(t, c, col0, keys, scale)
                                : softmax_tile<false>(t, c, col0, keys, scale);
@@ -108,6 +114,7 @@ void fwd_kernel(const SimdFwd& t) {
       for (int64_t d = 0; d < Dv; ++d)
         store(t.ot + d * t.pitch + c, load(t.ot + d * t.pitch + c) * factor);
     }
+    if (terms.drops()) terms.draw(), terms.drop(t.s);
     const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
     product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
   }
@@ -119,11 +126,11 @@ void fwd_kernel(const SimdFwd& t) {
       const float of_keys = t.m[c + n];
       float l = t.l[c + n], m = of_keys, own = 1;  // own: of the sum of the keys
       if (t.has_sink && l != 0) {
-        m = std::max(of_keys, t.sink), own = std::exp(of_keys - m);
+        m = larger(of_keys, t.sink), own = std::exp(of_keys - m);
         l = l * own + std::exp(t.sink - m);
       }
       factor[n] = l == 0 ? 0 : own / l;
-      if (t.top && c + n < t.rows && l != 0) *t.top = std::max(*t.top, of_keys);
+      if (t.top && c + n < t.rows && l != 0) *t.top = larger(*t.top, of_keys);
       if (t.lse && c + n < t.rows) t.lse[c + n] = l == 0 ? -kInfinity : m + std::log(l);
     }
     const Vec x = load(factor);

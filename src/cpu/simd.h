@@ -19,18 +19,44 @@ struct SimdRows {  // the rows of one head of a tensor
 };
 
 // The optional inputs of a query head and a batch entry; null or 0 where there are none. What a
-// kernel adds to its products, and what it hides of them (terms_simd.inl).
+// kernel adds to its products, what it hides of them (terms_simd.inl, shown_simd.inl), and what it
+// drops of the weights (dropout_simd.inl).
 struct SimdTerms {
   SimdRows bias;  // its rows, whose features are keys; row 0: one row for all queries
   const uint8_t* keep;
   int64_t keep_row, keep_key;  // strides in bytes; keep_row 0: one row for all queries
   const int32_t* spans;        // of key 0: span_count intervals of rows a key
   int span_count;
+  // Block lists: of each block_q rows a list of block_width entries, with bits for block_bits.
+  const int32_t* blocks;
+  const uint32_t* bits;
+  int64_t block_q, block_kv, block_width, block_bits;
   float softcap, slope;
   bool has_slope;
-  // Scratch, as large as s: the bias; 0, or -inf where keep hides; the derivatives of softcap. Null
-  // where it is not needed: the last one in the forward.
-  float *term, *hides, *bend;
+  const float* dist;  // of distances 0 to dist_window - 1
+  int64_t dist_window;
+  const float* table;  // the bias of a pair is table[its index], 0 behind table_size
+  int64_t table_size;
+  const void* index;  // of row 0
+  int64_t index_row;
+  tandem_dtype index_dtype;
+  // Dropout, where keeps is not 0: the factor of a weight that is kept. head counts over the batch.
+  float keeps;
+  uint32_t drop_below, seed_low, seed_high, drop_offset;
+  int head;
+  // Scratch, as large as s: the bias; 0, or -inf where keep or a block hides; the derivatives of
+  // softcap; the factors of dropout. Null where it is not needed: bend in the forward.
+  float *term, *hides, *bend, *drop;
+};
+
+// What makes weights of scores. tau: of the first query head, elastic softmax. Entmax's weights
+// are [z - t]_+^exponent of z = (alpha - 1) s, with the exponent 1 / (alpha - 1).
+enum class SimdKind : int { softmax, elastic, entmax };
+struct SimdNormal {
+  SimdKind kind;
+  const float* tau;
+  float alpha_less_1, exponent;
+  int seq_q, seq_kv;  // with the band, they count a row's keys
 };
 
 // Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over
@@ -43,6 +69,7 @@ struct SimdFwd {
   int64_t head_dim, head_dim_v;
   float scale, sink;
   bool has_sink;
+  SimdNormal normal;
   const SimdTerms* terms;  // null: none
   TandemBand band;
   TandemTiles tiles;  // key tiles
@@ -51,6 +78,7 @@ struct SimdFwd {
   float *qt, *ot;                  // [D][pitch] [Dv][pitch]
   float *k_staged, *v_staged, *s;  // [bc][D] [bc][Dv] [bc][pitch]
   float *m, *l, *factor;           // [pitch]
+  float* scores;                   // [Sk][pitch]; null for softmax
 };
 
 struct SimdBwdDot {
@@ -70,6 +98,7 @@ struct SimdBwdOrigin {
   bool want_delta, has_sink;
   int64_t head_dim, head_dim_v;
   float scale, sink;
+  SimdNormal normal;
   const SimdTerms* terms;  // null: none
   TandemBand band;
   TandemTiles tiles;  // key tiles
@@ -78,6 +107,7 @@ struct SimdBwdOrigin {
   float *qt, *d_ot;                     // [D][pitch] [Dv][pitch]
   float *k_staged, *v_staged, *s, *dp;  // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
   float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are the results
+  float* scores;                        // [Sk][pitch], of entmax
 };
 
 // If any row of an execute is far, scores are relative to origin, and lse is relative
@@ -87,11 +117,15 @@ struct SimdBwdDq {
   const float *lse, *delta, *origin;  // of row0; origin null: no row is far
   int64_t head_dim, head_dim_v;
   float scale;
+  SimdNormal normal;
   const SimdTerms* terms;  // null: none
   // Sums of d_bias over calls, null where they are not wanted: [keys][pitch] of these rows, or of a
   // bias with one row [keys].
   float* bias_sums;
   double* bias_row_sums;
+  // Sums of the gradients of the distance bias and of the table over calls, the latter
+  // kSimdTableCopies times up to a size of kSimdShortTable; null: not wanted.
+  double *dist_sums, *table_sums;
   TandemBand band;
   TandemTiles tiles;  // key tiles
   int row0, rows, seq_kv, bc;
@@ -99,6 +133,11 @@ struct SimdBwdDq {
   float *qt, *d_ot, *d_qt;                        // [D][pitch] [Dv][pitch] [D][pitch]
   float *k_staged, *v_staged, *s, *dp;            // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
   float *lse_lanes, *delta_lanes, *origin_lanes;  // [pitch]
+  float* row_sums;                                // [kSimdRowSums][pitch], of bwd_row_sums
+  // bwd_row_sums, of row0: delta, which it forms; the sums of |distance| ds and of d_tau of each
+  // row, null where they are not wanted; d_lse, null where there is none.
+  float *new_delta, *slope_rows, *tau_rows;
+  const float* d_lse;
 };
 
 struct SimdBwdDkv {
@@ -110,6 +149,7 @@ struct SimdBwdDkv {
   const float *lse, *delta, *origin;
   int64_t head_dim, head_dim_v;
   float scale;
+  SimdNormal normal;
   const SimdTerms* terms;  // of each query head of the group; null: none
   TandemBand band;
   TandemTiles tiles;  // query tiles
@@ -122,8 +162,10 @@ struct SimdBwdDkv {
 struct SimdKernels {
   const char* isa;
   void (*fwd)(const SimdFwd&);
+  void (*fwd_twice)(const SimdFwd&);  // of weights that need the row's lse or threshold first
   void (*bwd_dot)(const SimdBwdDot&);
   void (*bwd_origin)(const SimdBwdOrigin&);
+  void (*bwd_row_sums)(const SimdBwdDq&);
   void (*bwd_dkv)(const SimdBwdDkv&);
   void (*bwd_dq)(const SimdBwdDq&);
 };
@@ -133,6 +175,10 @@ extern const SimdKernels kSimdAvx512;  // x86-64 only
 
 constexpr int kSimdMaxLanes = 16;      // pitches are multiples of it, which suits every ISA
 constexpr int kSimdMaxFeatures = 576;  // kMaxHeadDim
+constexpr int kSimdRowSums = 5;        // sums of a row that bwd_row_sums carries along
+// A pair adds to the copy of its key, as sums into one element wait for each other.
+constexpr int kSimdTableCopies = 4;
+constexpr int kSimdShortTable = 1024;
 
 }  // namespace tandem
 #endif

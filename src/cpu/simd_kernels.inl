@@ -17,18 +17,27 @@
 namespace tandem {
 namespace {
 // clang-format off
-#include "simd_vector.inl"  // in this order
+#include "simd_vector.inl"  // in this order; those of problem/ have functions here that are this file's alone
 #include "simd_tile.inl"
+#include "problem/philox.h"
+#include "problem/far_row.h"
+#include "shown_simd.inl"
+#include "dropout_simd.inl"
 #include "terms_simd.inl"
+#include "weights_simd.inl"
 #include "fwd_simd.inl"
+#include "entmax_simd.inl"
+#include "fwd_twice_simd.inl"
 #include "bwd_dot_simd.inl"
 #include "bwd_origin_simd.inl"
 #include "bwd_dkv_simd.inl"
+#include "ds_sums_simd.inl"
 #include "bwd_dq_simd.inl"
+#include "bwd_row_sums_simd.inl"
 // clang-format on
 }  // namespace
 
-extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, bwd_dot_kernel, bwd_origin_kernel,
-                                              bwd_dkv_kernel, bwd_dq_kernel};
+extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, fwd_twice_kernel, bwd_dot_kernel, bwd_origin_kernel,
+                                              bwd_row_sums_kernel, bwd_dkv_kernel, bwd_dq_kernel};
 
 }  // namespace tandem

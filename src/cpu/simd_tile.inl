@@ -4,6 +4,10 @@
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+constexpr float smaller(float a, float b) { return a < b ? a : b; }
+constexpr float larger(float a, float b) { return a > b ? a : b; }
 
 // ---- one row ----
 

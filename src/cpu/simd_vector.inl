@@ -26,6 +26,14 @@ inline IntVec shifted_difference(IntVec a, IntVec b, int by) {
   return IntVec((UintVec(a) - UintVec(b)) << by);
 }
 
+// The exponent of x / least, of x > 0, both as bits, and x without it.
+inline Vec exponent_of(IntVec x, int least) {
+  return __builtin_convertvector((x - least) >> 23, Vec);
+}
+inline Vec without_exponent(IntVec x, int least) {
+  return bits(((x - least) & 0x007fffff) + least);
+}
+
 // a * b + c, rounded once if the machine can. Only this contracts: the files are compiled without
 // contraction, so that a score has the same bits wherever it is formed.
 inline Vec fma(Vec a, Vec b, Vec c) {
@@ -104,6 +112,12 @@ inline Vec operator/(Vec a, Vec b) {
 inline IntVec shifted_difference(IntVec a, IntVec b, int by) {
   return lanewise<IntVec>(
       [=](int n) { return int32_t((uint32_t(a.x[n]) - uint32_t(b.x[n])) << by); });
+}
+inline Vec exponent_of(IntVec x, int least) {
+  return lanewise<Vec>([=](int n) { return float((x.x[n] - least) >> 23); });
+}
+inline Vec without_exponent(IntVec x, int least) {
+  return bits(lanewise<IntVec>([=](int n) { return ((x.x[n] - least) & 0x007fffff) + least; }));
 }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec max(Vec a, Vec b) {

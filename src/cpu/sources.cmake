@@ -5,7 +5,8 @@ set(TANDEM_CPU_REF_SOURCES
   src/cpu/bwd_merge_ref.cpp src/cpu/merge_ref.cpp src/cpu/reduce_table_ref.cpp src/cpu/ref_entmax.cpp src/cpu/ref_gradient.cpp src/cpu/ref_row.cpp)
 set(TANDEM_CPU_SOURCES
   ${TANDEM_CPU_REF_SOURCES} src/cpu/device.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp
-  src/cpu/reference.cpp src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp)
+  src/cpu/reference.cpp src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp
+  src/cpu/simd_sums.cpp src/cpu/simd_terms.cpp)
 
 if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   # O3 in every build type: tests run the loops of the reference a lot, and the kernels are nothing

@@ -175,8 +175,7 @@ endfunction()
 #   bwd_row_sums, bwd_dbias of the matrix paths: the suite judges what they write (delta, by way of d_q and d_k; d_bias) in
 #     the cases that see scalar's change, and lavapipe takes minutes to compile each of them
 #   bwd_row_sums of sm90: it has entmax alone, and what it writes is judged as for sm80
-#   bwd_head_sums of the CPU: it writes d_sink alone, of three outputs that have to be noticed
-set(unbroken cpu/bwd_head_sums coopmat2/bwd_row_sums coopmat2/bwd_dbias coopmat/bwd_row_sums coopmat/bwd_dbias sm90/bwd_row_sums)
+set(unbroken coopmat2/bwd_row_sums coopmat2/bwd_dbias coopmat/bwd_row_sums coopmat/bwd_dbias sm90/bwd_row_sums)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/kernels.inc)
 file(STRINGS ${PROJECT_SOURCE_DIR}/src/kernels/kernels.inc rows REGEX "^TANDEM_KERNEL")
 file(GLOB_RECURSE changes RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/mutation CONFIGURE_DEPENDS mutation/*.patch)

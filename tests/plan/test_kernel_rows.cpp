@@ -129,13 +129,15 @@ TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80
 }
 
 TEST_CASE("a kernel does not run for a problem with an input that its row lacks") {
-  Plan plan = plan_of("fwd f32 b1 hq1 hk1 sq8 sk8 d8 dv8", "cpu");
-  REQUIRE(String(plan.path) == "simd");
-  const Caps caps = caps_of("cpu");
+  Caps caps = caps_of("h100_cuda");
+  caps.disabled = {"cuda.sm90", "cuda.sm80"};
+  Plan plan;
+  REQUIRE(make_plan(problem_of("fwd f32 b1 hq1 hk1 sq8 sk8 d8 dv8"), caps, &plan).ok());
+  REQUIRE(kernel_name(kKernels[plan.find(Stem::fwd)->kernel]) == "cuda.simt.fwd.plain");
   CHECK(kernels_refusal(caps, plan) == "");
   plan.problem.dropout = 0.5;
   plan.problem.dist_window = 3;
-  CHECK(kernels_refusal(caps, plan) == "its kernel fwd has no dist_bias, dropout");
+  CHECK(kernels_refusal(caps, plan) == "its kernel fwd.plain has no dist_bias, dropout");
 }
 
 TEST_CASE("columns of the registry hold for the launches of each recorded device") {

@@ -336,13 +336,19 @@ TEST_CASE("cpu.ref: lengths beyond the tensors are clamped") {
   run.check();
 }
 
-TEST_CASE("cpu.simd refuses optional inputs by name, cpu.ref takes them") {
+TEST_CASE("cpu.simd takes every optional input, and leaves tensors of f64 to cpu.ref") {
   CpuDevice cpu;
-  tandem_problem p;
-  REQUIRE(parse_problem("bwd f32 b2 hq2 sq4 d8 elastic dist=3 q_padded", &p).ok());
-  const std::string text =
-      text_of([&](char* to, size_t size) { return tandem_explain(cpu.device, &p, to, size); });
-  CHECK(text.find("it knows softmax with a bias, masks, lengths, softcap, ALiBi and sinks, this "
-                  "problem has elastic softmax, dist_bias, lengths") != std::string::npos);
+  const auto explained = [&](const char* line) {
+    tandem_problem p;
+    REQUIRE(parse_problem(line, &p).ok());
+    return text_of([&](char* to, size_t size) { return tandem_explain(cpu.device, &p, to, size); });
+  };
+  for (const char* line :
+       {"bwd f32 b2 hq2 sq4 d8 elastic dist=3 q_padded softcap=20 sink grads=qkvdts",
+        "bwd bf16 sq70 d8 entmax=1.25 table=9:u8:1 alibi blocks=64x64:2+1:1x1 grads=qkvai",
+        "bwd f16 sq70 d8 dropout=0.5 bias:f16:1x1x1 spans=2:1x1 keep:1x1x70 grads=b d_bias:f32"})
+    CHECK(explained(line).find("cpu.simd") < explained(line).find("cpu.ref"));
+  const std::string text = explained("fwd f64 sq4 d8");
+  CHECK(text.find("it has no kernel for tensors of f64") != std::string::npos);
   CHECK(text.find("cpu.ref") != std::string::npos);
 }

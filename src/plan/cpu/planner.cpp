@@ -3,6 +3,7 @@
 #include "plan/planner.h"
 
 #include "plan/tiles.h"
+#include "sum_parts.h"
 
 namespace tandem {
 namespace {
@@ -31,16 +32,6 @@ class CpuPlanner : public PathPlanner {
 class SimdPlanner final : public CpuPlanner {
  public:
   using CpuPlanner::CpuPlanner;
-  String refuse() const override {
-    constexpr uint32_t takes = kKernels[int(KernelId::cpu_simd_fwd_only)].inputs;
-    if ((p.inputs() & ~takes) != 0 || p.table)
-      return "it knows softmax with a bias, masks, lengths, softcap, ALiBi and sinks, this problem "
-             "has " +
-             p.extras();
-    if (p.blocks) return "it reads no block lists";
-    if (p.wants(TANDEM_GRAD_SLOPE)) return "it forms no d_slope";
-    return "";
-  }
 
  protected:
   // bwd_dq stores d_bias, too, where it runs.
@@ -51,6 +42,14 @@ class SimdPlanner final : public CpuPlanner {
     if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
     if (is_tiled(launch->stem))
       launch->tile = Tile{"", tile_->br, tile_->bc, 0, 0, 0, 0, kMaxHeadDim, TileOn::both};
+  }
+  void scratch(Plan* plan, ScratchExtents* x) const override {
+    CpuPlanner::scratch(plan, x);
+    const int64_t parts = sum_parts(p);
+    if (parts > 1 && p.wants(TANDEM_GRAD_DIST_BIAS))
+      x->dist_parts = {parts * gradient_elements(p, TANDEM_GRAD_DIST_BIAS)};
+    if (parts > 1 && p.wants(TANDEM_GRAD_BIAS_TABLE))
+      x->table_parts = {parts * gradient_elements(p, TANDEM_GRAD_BIAS_TABLE)};
   }
 };
 
