@@ -38,14 +38,17 @@ struct Call {
   const Problem& p;
   const tandem_args& args;
   Sequences q, kv;
+  bool shared;  // entries have rows in common
   Vec<double> bias_table, dist_bias, slope, tau, sink;
   Vec<int32_t> bias_index;  // [index batch, Sq, Sk]
 
   Call(const Problem& problem, const tandem_args& given)
       : p(problem),
         args(given),
-        q(p.lengths_q, args.lengths_q, args.offsets_q, p.batch, p.seq_q, p.total_q),
-        kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.batch, p.seq_kv, p.total_kv) {
+        q(p.lengths_q, args.lengths_q, args.offsets_q, p.seq_q, p.total_q),
+        kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.seq_kv, p.total_kv) {
+    Vec<TandemSequence> places(size_t(q.packed || kv.packed ? p.batch : 0));
+    shared = q.are_shared(p.batch, places.data()) || kv.are_shared(p.batch, places.data());
     const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
       const auto* from = address<const char>(buffer);
       return present && from ? load_side(p, from, 0, count)
@@ -126,7 +129,7 @@ class RefProgram final : public Program {
         // If entries share rows, each entry writes them, so they run on one thread (alone).
         pool_.run(
             batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); },
-            call.q.shared || call.kv.shared ? 1 : threads_);
+            call.shared ? 1 : threads_);
       };
       const auto is = [&](void (RefProgram::*unit)(const Call&, int64_t, int64_t) const) {
         return [this, unit](const Call& c, int64_t b, int64_t h) { (this->*unit)(c, b, h); };

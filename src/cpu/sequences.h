@@ -9,45 +9,50 @@
 
 namespace tandem {
 
-// Rows of each batch entry.
-struct Sequences {
+// Rows of each batch entry. It allocates nothing: each answer is formed from what the caller gave.
+class Sequences {
+ public:
   bool packed = false;
-  bool shared = false;         // entries may have rows in common
-  int64_t size;                // of all entries, where they are full
-  Vec<int64_t> start, length;  // [B]; empty: full
-  int64_t first(int64_t b) const { return start.empty() ? 0 : start[size_t(b)]; }
-  int64_t rows(int64_t b) const { return length.empty() ? size : length[size_t(b)]; }
 
-  Sequences(Lengths mode, const tandem_buffer& lengths, const tandem_buffer& offsets, int64_t batch,
-            int64_t most, int64_t total)
-      : packed(is_packed(mode)), size(most) {
-    if (mode == Lengths::full) return;
-    start.resize(size_t(batch), 0), length.resize(size_t(batch), size);
-    const auto* given = address<const int32_t>(lengths);
-    const auto* from = address<const int32_t>(offsets);
-    for (size_t b = 0; b < length.size(); ++b) {
-      if (!packed) {
-        length[b] = tandem_padded_rows(given[b], int(size));
-        continue;
-      }
-      const TandemSequence s =
-          mode == Lengths::gapped
-              ? tandem_gapped_rows(from[b], given[b], int(total), int(size))
-              : tandem_packed_rows(given[b], given[b + 1], int(total), int(size));
-      start[b] = s.first;
-      length[b] = s.rows;
+  Sequences(Lengths mode, const tandem_buffer& lengths, const tandem_buffer& offsets, int64_t most,
+            int64_t total)
+      : packed(is_packed(mode)),
+        mode_(mode),
+        given_(mode == Lengths::full ? nullptr : address<const int32_t>(lengths)),
+        from_(mode == Lengths::gapped ? address<const int32_t>(offsets) : nullptr),
+        size_(most),
+        total_(total) {}
+
+  int64_t first(int64_t b) const { return packed ? place(b).first : 0; }
+  int64_t rows(int64_t b) const {
+    if (mode_ == Lengths::full) return size_;
+    return packed ? place(b).rows : tandem_padded_rows(given_[b], int(size_));
+  }
+
+  // Whether entries have rows in common. places: room for the entries, of which there are `batch`.
+  bool are_shared(int64_t batch, TandemSequence* places) const {
+    int64_t count = 0;
+    for (int64_t b = 0; packed && b < batch; ++b) {
+      places[count] = place(b);
+      count += places[count].rows > 0;
     }
-    if (packed) find_shared();
+    std::sort(places, places + count,
+              [](const TandemSequence& a, const TandemSequence& b) { return a.first < b.first; });
+    for (int64_t n = 1; n < count; ++n)
+      if (places[n].first < places[n - 1].first + places[n - 1].rows) return true;
+    return false;
   }
 
-  void find_shared() {
-    Vec<size_t> order;  // as they lie
-    for (size_t b = 0; b < length.size(); ++b)
-      if (length[b] > 0) order.push_back(b);
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return start[a] < start[b]; });
-    for (size_t n = 1; n < order.size(); ++n)
-      shared = shared || start[order[n]] < start[order[n - 1]] + length[order[n - 1]];
+ private:
+  TandemSequence place(int64_t b) const {
+    return mode_ == Lengths::gapped
+               ? tandem_gapped_rows(from_[b], given_[b], int(total_), int(size_))
+               : tandem_packed_rows(given_[b], given_[b + 1], int(total_), int(size_));
   }
+
+  Lengths mode_;
+  const int32_t *given_, *from_;
+  int64_t size_, total_;
 };
 
 }  // namespace tandem

@@ -16,7 +16,7 @@ constexpr int kDotBlock = 256;  // rows of a bwd_dot unit
 
 SimdProgram::SimdProgram(const Plan& plan, Pool& pool, const SimdKernels& kernels)
     : plan_(plan), pool_(pool), kernels_(kernels) {
-  size_t bytes = 0;
+  size_t bytes = bytes_of_places();
   for (const Launch& launch : plan.launches) bytes = std::max(bytes, bytes_of(launch));
   if (plan.problem.backward) {
     Launch origin;
@@ -57,7 +57,13 @@ size_t SimdProgram::bytes_of(const Launch& launch) const {
 
 Status SimdProgram::record(tandem_stream, const tandem_args& args) const {
   const Problem& p = plan_.problem;
-  const Call call(p, args);
+  Call call(p, args);
+  if (bytes_of_places() > 0)
+    pool_.run(1, [&](int64_t, void* memory) {
+      auto* places = static_cast<TandemSequence*>(memory);
+      if (call.q.are_shared(p.batch, places) || call.kv.are_shared(p.batch, places))
+        call.most_threads = 1;
+    });
   FarRows far;
   if (p.backward) {
     // In this order, as delta of a far row is not bwd_dot's.
@@ -158,11 +164,18 @@ void SimdProgram::zero_rows(const SimdRows& of, int64_t from, int64_t to, int64_
       store_element(static_cast<char*>(of.base), i * of.row + c * of.feature, of.dtype, 0);
 }
 
+// The order of the tiles does not matter to a maximum; of two zeros the positive one is larger.
+void SimdProgram::raise_max_logit(const Call& call, int64_t b, int64_t h, float top) const {
+  const Problem& p = plan_.problem;
+  const std::lock_guard<std::mutex> lock(max_logit_turn_);
+  float& to = address<float>(call.args.max_logit)[p.head_number(p.max_logit_batch, b, h)];
+  if (to < top || (to == top && !std::signbit(top))) to = top;
+}
+
 void SimdProgram::fwd(const Launch& launch, const Call& call) const {
   const Problem& p = plan_.problem;
   const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
             tiles = (Sq + Br - 1) / Br;
-  MaxLogits largest(p, tiles);
   for_each_tile(call, p.batch, p.heads_q, tiles, true,
                 [&](int64_t b, int64_t h, int tile, void* memory) {
                   Carver carver(memory);
@@ -174,14 +187,15 @@ void SimdProgram::fwd(const Launch& launch, const Call& call) const {
                   t.has_sink = p.sink, t.sink = sink_of(call, b, h);
                   float* lse = address<float>(call.args.lse);
                   t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
-                  t.top = largest.of(b, h, tile);
+                  float top = -std::numeric_limits<float>::infinity();
+                  t.top = p.max_logit_batch > 0 ? &top : nullptr;
                   if (t.rows > 0) (t.scores ? kernels_.fwd_twice : kernels_.fwd)(t);
+                  if (t.top) raise_max_logit(call, b, h, top);
                   const int end = std::min(t.row0 + Br, Sq), valid = std::max(t.rows, 0);
                   for (int i = t.row0 + valid; i < end && t.lse; ++i)
                     t.lse[i - t.row0] = -std::numeric_limits<float>::infinity();
                   if (!call.q.packed) zero_rows(t.o, t.row0 + valid, end, p.head_dim_v);
                 });
-  largest.raise(p, address<float>(call.args.max_logit));
 }
 
 void SimdProgram::bwd_dot(const Call& call) const {

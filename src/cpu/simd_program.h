@@ -6,6 +6,7 @@
 #ifndef TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #define TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #include <algorithm>
+#include <mutex>
 
 #include "plan/cpu/sum_parts.h"
 #include "program.h"
@@ -57,10 +58,8 @@ class SimdProgram final : public Program {
     unsigned most_threads = ~0u;  // entries that share rows: each writes them, so in turn
     Call(const Problem& p, const tandem_args& given)
         : args(given),
-          q(p.lengths_q, args.lengths_q, args.offsets_q, p.batch, p.seq_q, p.total_q),
-          kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.batch, p.seq_kv, p.total_kv) {
-      if (q.shared || kv.shared) most_threads = 1;
-    }
+          q(p.lengths_q, args.lengths_q, args.offsets_q, p.seq_q, p.total_q),
+          kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.seq_kv, p.total_kv) {}
   };
   // Rows and keys of a batch entry, and its band.
   struct Entry {
@@ -147,6 +146,12 @@ class SimdProgram final : public Program {
   SimdBwdOrigin scratch(const Launch& launch, Carver& carver, SimdBwdOrigin t) const;
   SimdBwdDkv scratch(const Launch& launch, Carver& carver, SimdBwdDkv t) const;
   size_t bytes_of(const Launch& launch) const;
+  size_t bytes_of_places() const {
+    const Problem& p = plan_.problem;
+    return is_packed(p.lengths_q) || is_packed(p.lengths_kv)
+               ? size_t(p.batch) * sizeof(TandemSequence)
+               : 0;
+  }
 
   // The rows of a head of an entry. of: those of queries, or of keys.
   SimdRows rows(const tandem_buffer& buffer, const Strides& t, const Sequences& of, int64_t b,
@@ -204,6 +209,7 @@ class SimdProgram final : public Program {
         std::min(threads_, call.most_threads));
   }
 
+  void raise_max_logit(const Call& call, int64_t b, int64_t h, float top) const;
   void fwd(const Launch& launch, const Call& call) const;
   void bwd_dot(const Call& call) const;
   void bwd_row_sums(const Launch& launch, const Call& call, const FarRows& far) const;
@@ -214,6 +220,7 @@ class SimdProgram final : public Program {
   static constexpr double kFlopsOfThread = 1e6;  // with fewer a thread takes longer to wake than
                                                  // to work
   const Plan plan_;
+  mutable std::mutex max_logit_turn_;
   Pool& pool_;
   const SimdKernels& kernels_;
   const unsigned threads_ = worth_threads(plan_.problem, kFlopsOfThread);

@@ -16,11 +16,18 @@ constexpr Line kLines[] = {
     {"simd forward", "", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_OK},
     {"simd backward", "", "bwd bf16 b1 hq2 hk1 sq9 sk11 d8 dv8 causal_top_left", TANDEM_OK},
     {"ref forward", "cpu.simd", "fwd f16 b1 hq2 hk1 sq9 sk11 d8 dv8 left=3", TANDEM_OK},
-    {"ref backward", "",
+    {"simd backward of all inputs", "",
+     "bwd f32 b2 hq2 hk1 sq5 sk7 d4 dv4 causal_bottom_right elastic dist=4 alibi sink softcap=20 "
+     "table=9:u8:1 blocks=64x64:1+1:1x1 spans=1:1x1 q_packed=9 kv_gapped=9 dropout=0.25 "
+     "grads=qkvditsa",
+     TANDEM_OK},
+    {"simd entmax", "", "bwd f32 b1 hq2 hk1 sq5 sk7 d4 dv4 entmax=1.25", TANDEM_OK},
+    {"simd largest logit", "", "fwd f32 b1 hq2 hk1 sq5 sk7 d4 dv4 max_logit=1", TANDEM_OK},
+    {"ref backward", "cpu.simd",
      "bwd f32 b2 hq2 hk1 sq5 sk7 d4 dv4 causal_bottom_right elastic dist=4 alibi sink softcap=20 "
      "bias:f32:1x2x5 d_bias:f32 keep:2x1x1 q_padded kv_padded dropout=0.25 grads=qkvbdats",
      TANDEM_OK},
-    {"entmax", "", "bwd f32 b1 hq2 hk1 sq5 sk7 d4 dv4 entmax=1.5", TANDEM_OK},
+    {"ref entmax", "cpu.simd", "bwd f32 b1 hq2 hk1 sq5 sk7 d4 dv4 entmax=1.5", TANDEM_OK},
     {"refused", "cpu.simd,cpu.ref", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_ERROR_UNSUPPORTED},
 };
 
