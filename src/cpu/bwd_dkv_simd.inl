@@ -29,6 +29,7 @@ inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, 
 inline void weights_rows_of(const SimdBwdDkv& t, int h, int row0, int rows, const float* lse,
                             const float* delta, const float* origin, float factor_of_s,
                             int64_t lanes) {
+  const Vec lane0 = count_from(0);
   for (int i = 0; i < rows; ++i) {
     const bool sees = lse[i] != -kInfinity;
     const int64_t diagonal = int64_t(row0) + i + t.band.off - t.col0;
@@ -37,7 +38,7 @@ inline void weights_rows_of(const SimdBwdDkv& t, int h, int row0, int rows, cons
               shift = splat(sees ? elastic_shift(t.normal, t.band, h, row0 + i) : 0);
     for (int64_t c = 0; c < lanes; c += kLanes) {
       float *s = t.s + i * t.pitch + c, *dp = t.dp + i * t.pitch + c;
-      const Vec x = hide(load(s) * splat(factor_of_s), count_from(int(c)), see.lo, see.hi);
+      const Vec x = hide(load(s) * splat(factor_of_s), lane0 + splat(float(c)), see.lo, see.hi);
       const Weights w = weights_of(t.normal, x, from, of_row, shift);
       store(s, w.y);
       if (!t.want_k) continue;

@@ -21,11 +21,12 @@ inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys, float 
 
 // The same of elastic softmax and entmax, for all lanes. t.row_sums has tau / n of each row.
 inline void ds_keys_of(const SimdBwdDq& t, int col0, int keys, float factor_of_s, int64_t lanes) {
+  const Vec lane0 = count_from(0);
   for (int j = 0; j < keys; ++j) {
     const LaneRange see = rows_that_see(t, col0, j);
     for (int64_t c = 0; c < lanes; c += kLanes) {
       float* s = t.s + j * t.pitch + c;
-      const Vec x = hide(load(s) * splat(factor_of_s), count_from(int(c)), see.lo, see.hi);
+      const Vec x = hide(load(s) * splat(factor_of_s), lane0 + splat(float(c)), see.lo, see.hi);
       const Weights w = weights_of(t.normal, x, load(t.origin_lanes + c), load(t.lse_lanes + c),
                                    load(t.row_sums + c));
       const Vec dp = select(w.pass, load(t.dp + j * t.pitch + c), splat(0));

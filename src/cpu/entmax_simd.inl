@@ -12,12 +12,12 @@ inline bool keep_scores(const Tile& t, int tile, int64_t lanes) {
   if (!terms.any()) return false;
   const Staged k = stage(t.k, col0, keys, t.head_dim, t.k_staged);
   product<false>({t.head_dim, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-  const Vec scale = splat(terms.form_scores());
+  const Vec lane0 = count_from(0), scale = splat(terms.form_scores());
   for (int j = 0; j < keys; ++j) {
     const LaneRange see = rows_that_see(t, col0, j);
     float* const to = t.scores + (col0 + j) * t.pitch;
     for (int64_t c = 0; c < lanes; c += kLanes) {
-      const Vec x = hide(load(t.s + j * t.pitch + c) * scale, count_from(int(c)), see.lo, see.hi);
+      const Vec x = hide(load(t.s + j * t.pitch + c) * scale, lane0 + splat(float(c)), see.lo, see.hi);
       store(to + c, x);
       store(t.s + j * t.pitch + c, x);
     }

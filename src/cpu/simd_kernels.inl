@@ -19,7 +19,6 @@ namespace {
 // clang-format off
 #include "simd_vector.inl"  // in this order; those of problem/ have functions here that are this file's alone
 #include "simd_tile.inl"
-#include "problem/philox.h"
 #include "problem/far_row.h"
 #include "shown_simd.inl"
 #include "dropout_simd.inl"

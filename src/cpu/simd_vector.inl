@@ -34,6 +34,47 @@ inline Vec without_exponent(IntVec x, int least) {
   return bits(((x - least) & 0x007fffff) + least);
 }
 
+// first, first + step, first + 2 step, ..., modulo 2^32.
+inline UintVec counters(uint32_t first, uint32_t step) {
+  UintVec x;
+  for (int n = 0; n < kLanes; ++n) x[n] = first + uint32_t(n) * step;
+  return x;
+}
+inline UintVec fill(uint32_t x) { return x - UintVec{}; }
+inline UintVec exclusive_or(UintVec a, UintVec b, UintVec c) { return a ^ b ^ c; }
+inline IntVec below(UintVec a, uint32_t limit) { return a < fill(limit); }
+// The products of 32 and 32 bits, as high and low words.
+struct Words {
+  UintVec high, low;
+};
+inline Words multiply_words(UintVec a, uint32_t by) {
+#if defined(__AVX512F__)
+  const __m512i x = __m512i(a), y = _mm512_set1_epi32(int(by));
+  const __m512i even = _mm512_mul_epu32(x, y),
+                odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), y);
+  return {UintVec(_mm512_mask_shuffle_epi32(odd, 0x5555, even, _MM_PERM_CDAB)),
+          UintVec(_mm512_mask_shuffle_epi32(even, 0xaaaa, odd, _MM_PERM_CDAB))};
+#elif defined(__AVX2__) && defined(__FMA__)
+  const __m256i x = __m256i(a), y = _mm256_set1_epi32(int(by));
+  const __m256i even = _mm256_mul_epu32(x, y),
+                odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), y);
+  return {UintVec(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa)),
+          UintVec(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa))};
+#elif defined(__SSE2__)
+  const __m128i x = __m128i(a), y = _mm_set1_epi32(int(by)), lows = _mm_set1_epi64x(0xffffffff);
+  const __m128i even = _mm_mul_epu32(x, y), odd = _mm_mul_epu32(_mm_srli_epi64(x, 32), y);
+  return {UintVec(_mm_or_si128(_mm_srli_epi64(even, 32), _mm_andnot_si128(lows, odd))),
+          UintVec(_mm_or_si128(_mm_and_si128(even, lows), _mm_slli_epi64(odd, 32)))};
+#else
+  Words words{};
+  for (int n = 0; n < kLanes; ++n) {
+    const uint64_t product = uint64_t(a[n]) * by;
+    words.high[n] = uint32_t(product >> 32), words.low[n] = uint32_t(product);
+  }
+  return words;
+#endif
+}
+
 // a * b + c, rounded once if the machine can. Only this contracts: the files are compiled without
 // contraction, so that a score has the same bits wherever it is formed.
 inline Vec fma(Vec a, Vec b, Vec c) {
@@ -112,6 +153,26 @@ inline Vec operator/(Vec a, Vec b) {
 inline IntVec shifted_difference(IntVec a, IntVec b, int by) {
   return lanewise<IntVec>(
       [=](int n) { return int32_t((uint32_t(a.x[n]) - uint32_t(b.x[n])) << by); });
+}
+struct UintVec {
+  uint32_t x[kLanes];
+};
+struct Words {
+  UintVec high, low;
+};
+inline UintVec counters(uint32_t first, uint32_t step) {
+  return lanewise<UintVec>([=](int n) { return first + uint32_t(n) * step; });
+}
+inline UintVec fill(uint32_t x) { return counters(x, 0); }
+inline UintVec exclusive_or(UintVec a, UintVec b, UintVec c) {
+  return lanewise<UintVec>([=](int n) { return a.x[n] ^ b.x[n] ^ c.x[n]; });
+}
+inline IntVec below(UintVec a, uint32_t limit) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] < limit ? -1 : 0; });
+}
+inline Words multiply_words(UintVec a, uint32_t by) {
+  return {lanewise<UintVec>([=](int n) { return uint32_t(uint64_t(a.x[n]) * by >> 32); }),
+          lanewise<UintVec>([=](int n) { return a.x[n] * by; })};
 }
 inline Vec exponent_of(IntVec x, int least) {
   return lanewise<Vec>([=](int n) { return float((x.x[n] - least) >> 23); });

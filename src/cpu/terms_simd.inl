@@ -22,10 +22,9 @@ template <typename Number>
 inline void look_up(const SimdTerms& x, const Number* numbers, int keys, float* to) {
   const float* const table = x.table;
   const uint32_t size = uint32_t(x.table_size);
-  for (int j = 0; j < keys; ++j) {
-    const uint32_t n = uint32_t(numbers[j]);
-    const float bias = table[n < size ? n : 0];
-    to[j] = n < size ? bias : 0;
+  for (int j = 0; j < keys; ++j) {  // without branches, which would depend on the numbers
+    const uint32_t n = uint32_t(numbers[j]), inside = 0u - uint32_t(n < size);
+    to[j] = bits_float(float_bits(table[n & inside]) & inside);
   }
 }
 inline void look_up_row(const SimdTerms& x, const ScoreTile& t, int r, float* to) {
@@ -99,7 +98,7 @@ float add_terms(const SimdTerms& x, const ScoreTile& t, const Shown& shown) {
       begin[n][j] = float(s.begin), end[n][j] = float(s.end);
     }
   }
-  const Vec hidden = splat(-kInfinity), scale = splat(t.scale), cap = splat(x.softcap),
+  const Vec lane0 = count_from(0), hidden = splat(-kInfinity), scale = splat(t.scale), cap = splat(x.softcap),
             over_cap = splat(x.softcap > 0 ? 1 / x.softcap : 0);
   for (int i = 0; i < steps; ++i) {
     const bool step_hidden = !KEYS && shown.keys && !x.keep[(t.col0 + i) * x.keep_key];
@@ -114,7 +113,7 @@ float add_terms(const SimdTerms& x, const ScoreTile& t, const Shown& shown) {
     for (int64_t c = 0; c < lanes; c += kLanes) {
       float* s = t.s + i * t.pitch + c;
       Vec y = load(s) * scale;
-      const Vec lane = count_from(int(c));
+      const Vec lane = lane0 + splat(float(c));
       if (x.softcap > 0) {
         Vec derivative;
         y = cap * tanh_of(y * over_cap, &derivative);
