@@ -159,6 +159,19 @@ struct SimdBwdDkv {
   float *q_staged, *d_o_staged, *s, *dp;  // [br][D] [br][Dv] [br][pitch] [br][pitch]
 };
 
+// Parts of the keys of a head's rows, and what they join to, or the gradients of both.
+struct SimdMerge {
+  int count;  // of the parts, that which o and lse hold included
+  bool into;  // o and lse hold one
+  SimdRows part_o, o, d_o, d_part_o;
+  int64_t part_step, d_part_step;  // from one part to the next, in elements
+  const float *part_lse, *d_lse;   // of row 0 of the head; d_lse null: it is not given
+  float *lse, *d_part_lse;         // lse null: not wanted
+  int64_t lse_step, head_dim_v;    // from one part's lse to the next one's
+  int row0, rows;
+  float* weights;  // scratch, [2][count]
+};
+
 struct SimdKernels {
   const char* isa;
   void (*fwd)(const SimdFwd&);
@@ -168,6 +181,8 @@ struct SimdKernels {
   void (*bwd_row_sums)(const SimdBwdDq&);
   void (*bwd_dkv)(const SimdBwdDkv&);
   void (*bwd_dq)(const SimdBwdDq&);
+  void (*merge)(const SimdMerge&);
+  void (*bwd_merge)(const SimdMerge&);
 };
 extern const SimdKernels kSimdBaseline;
 extern const SimdKernels kSimdAvx2;    // x86-64 only

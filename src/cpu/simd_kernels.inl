@@ -33,10 +33,11 @@ namespace {
 #include "ds_sums_simd.inl"
 #include "bwd_dq_simd.inl"
 #include "bwd_row_sums_simd.inl"
+#include "merge_simd.inl"
 // clang-format on
 }  // namespace
 
 extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, fwd_twice_kernel, bwd_dot_kernel, bwd_origin_kernel,
-                                              bwd_row_sums_kernel, bwd_dkv_kernel, bwd_dq_kernel};
+                                              bwd_row_sums_kernel, bwd_dkv_kernel, bwd_dq_kernel, merge_kernel, bwd_merge_kernel};
 
 }  // namespace tandem

@@ -18,7 +18,7 @@ SimdProgram::SimdProgram(const Plan& plan, Pool& pool, const SimdKernels& kernel
     : plan_(plan), pool_(pool), kernels_(kernels) {
   size_t bytes = bytes_of_places();
   for (const Launch& launch : plan.launches) bytes = std::max(bytes, bytes_of(launch));
-  if (plan.problem.backward) {
+  if (plan.problem.backward && !plan.problem.parts) {
     Launch origin;
     origin.stem = Stem::bwd_origin;
     bytes = std::max(bytes, bytes_of(origin));
@@ -49,6 +49,10 @@ size_t SimdProgram::bytes_of(const Launch& launch) const {
       terms_scratch(plan_.problem.group(), rows_of(launch),
                     scratch(launch, carver, SimdBwdDkv()).pitch, carver);
       break;
+    case Stem::merge:
+    case Stem::bwd_merge:
+      merge_scratch(carver);
+      break;
     default:
       break;
   }
@@ -65,7 +69,7 @@ Status SimdProgram::record(tandem_stream, const tandem_args& args) const {
         call.most_threads = 1;
     });
   FarRows far;
-  if (p.backward) {
+  if (p.backward && !p.parts) {
     // In this order, as delta of a far row is not bwd_dot's.
     if (plan_.find(Stem::bwd_dot)) bwd_dot(call);
     bwd_origin(call, &far);
@@ -105,6 +109,10 @@ Status SimdProgram::record(tandem_stream, const tandem_args& args) const {
         if (p.wants(TANDEM_GRAD_SLOPE))
           row_part_sums(call, Scratch::slope_rows, p.slopes_batch, -1, args.d_slope);
         if (p.wants(TANDEM_GRAD_TAU)) row_part_sums(call, Scratch::tau_rows, 1, 1, args.d_tau);
+        break;
+      case Stem::merge:
+      case Stem::bwd_merge:
+        merge(call);
         break;
       default:  // bwd_dot; no other has a row in the registry
         break;

@@ -2,7 +2,8 @@
 // The program of path cpu.simd: splits a launch into units (a tile of one head), divides the
 // scratch of the unit's thread, and calls the kernel. A unit owns its outputs and sums in a fixed
 // order, so the bits do not depend on the number of threads. simd_program.cpp has the launches,
-// simd_terms.cpp the optional inputs of a unit, simd_sums.cpp what is summed over units.
+// simd_terms.cpp the optional inputs of a unit, simd_sums.cpp what is summed over units,
+// simd_merge.cpp merges.
 #ifndef TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #define TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #include <algorithm>
@@ -126,6 +127,11 @@ class SimdProgram final : public Program {
   // A sum over rows of what they left in the workspace, times factor, for each group of entries.
   void row_part_sums(const Call& call, Scratch rows, int64_t groups, float factor,
                      const tandem_buffer& to) const;
+
+  // ---- simd_merge.cpp ----
+
+  float* merge_scratch(Carver& carver) const;  // weights and products of a row's parts
+  void merge(const Call& call) const;          // or bwd_merge
 
   // ---- simd_program.cpp ----
 

@@ -6,7 +6,7 @@ set(TANDEM_CPU_REF_SOURCES
 set(TANDEM_CPU_SOURCES
   ${TANDEM_CPU_REF_SOURCES} src/cpu/device.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp
   src/cpu/reference.cpp src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp
-  src/cpu/simd_sums.cpp src/cpu/simd_terms.cpp)
+  src/cpu/simd_merge.cpp src/cpu/simd_sums.cpp src/cpu/simd_terms.cpp)
 
 if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   # O3 in every build type: tests run the loops of the reference a lot, and the kernels are nothing

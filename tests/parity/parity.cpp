@@ -423,8 +423,7 @@ std::string vacuous(const Outputs& outputs) {
 }
 
 bool lacks(const Target& target, const tandem_problem& problem) {
-  if (target.backend == "cpu")
-    return target.path == "simd" && (!takes(target, problem) || is_merge(problem));
+  if (target.backend == "cpu") return target.path == "simd" && !takes(target, problem);
   if (!takes(target, problem)) return true;
   if (problem.direction != TANDEM_BACKWARD) return false;
   return !takes(target, forward_of(problem));  // which runs first, and may be refused for its shape

@@ -629,5 +629,5 @@ TEST_CASE("status names, version, registry") {
     REQUIRE(tandem_kernel_get(i, &kernel) == TANDEM_OK);
     cpu_rows += std::string(kernel.backend) == "cpu" && kernel.built == 1;
   }
-  CHECK(cpu_rows == 20);
+  CHECK(cpu_rows == 22);
 }
