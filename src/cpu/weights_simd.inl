@@ -25,11 +25,12 @@ struct Weights {
   IntVec pass;  // M of elastic softmax
 };
 
-// From a score, -inf where it is hidden. shift: tau / n. lse: +inf where a row sees no key.
+// From a score, -inf where it is hidden. shift: tau / n. lse: +inf where a row sees no key. Without
+// a shift p is above 0, although exp() may end in 0.
 inline Weights elastic_weights(Vec s, Vec origin, Vec lse, Vec shift) {
-  const Vec p = exp((s - origin) - lse), y = p + shift;
-  const IntVec pass = both(less(splat(0), y), less(splat(-kInfinity), s));
-  return {select(pass, y, splat(0)), p, pass};
+  const Vec p = exp((s - origin) - lse), y = p + shift, zero = splat(0);
+  const IntVec pass = both(either(not_less(shift, zero), less(zero, y)), less(splat(-kInfinity), s));
+  return {select(pass, y, zero), p, pass};
 }
 
 // From x = z - t.
