@@ -50,9 +50,10 @@ inline void weights_rows_of(const SimdBwdDkv& t, int h, int row0, int rows, cons
 
 void bwd_dkv_kernel(const SimdBwdDkv& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.cols, kLanes);
-  stage_lanes(t.k, t.col0, t.cols, lanes, D, t.kt, t.pitch);
+  const Side k = stage_side(t.pairs.qk, t.k, t.col0, t.cols, lanes, D, t.kt, t.pitch);
+  Side v{};
   if (t.want_k) {
-    stage_lanes(t.v, t.col0, t.cols, lanes, Dv, t.vt, t.pitch);
+    v = stage_side(t.pairs.v, t.v, t.col0, t.cols, lanes, Dv, t.vt, t.pitch);
     clear(t.d_kt, D, lanes, t.pitch);
   }
   if (t.want_v) clear(t.d_vt, Dv, lanes, t.pitch);
@@ -69,10 +70,10 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
                                   {t.scale, t.band, row0, rows, t.col0, t.cols, t.s, t.pitch});
       if (!terms.any()) continue;
       const int64_t row = h * t.lse_head + row0;
-      const Staged q = stage(q_rows, row0, rows, D, t.q_staged);
-      const Staged d_o = stage(d_o_rows, row0, rows, Dv, t.d_o_staged);
-      product<false>({D, q.data, q.pitch, 1, t.kt, t.s, t.pitch}, rows, lanes);
-      if (t.want_k) product<false>({Dv, d_o.data, d_o.pitch, 1, t.vt, t.dp, t.pitch}, rows, lanes);
+      Staged d_o{};
+      const Staged q = dots(k, q_rows, row0, rows, D, t.q_staged, t.s, lanes);
+      if (t.want_k)
+        d_o = dots(v, d_o_rows, row0, rows, Dv, t.d_o_staged, t.dp, lanes);
 
       // The geometry counts the tile that reaches past seq_q as masked. Here its missing rows do
       // not exist.
@@ -95,8 +96,10 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       }
       if (terms.drops() && t.want_v) terms.drop(t.s);
       if (t.want_k && inputs && inputs->bend) multiply(t.dp, inputs->bend, rows, lanes, t.pitch);
-      if (t.want_v) product<true>({rows, d_o.data, 1, d_o.pitch, t.s, t.d_vt, t.pitch}, Dv, lanes);
-      if (t.want_k) product<true>({rows, q.data, 1, q.pitch, t.dp, t.d_kt, t.pitch}, D, lanes);
+      if (t.want_v)
+        add_weighted(d_o_rows, row0, rows, Dv, t.d_o_staged, d_o, t.s, t.d_vt, t.pitch, lanes);
+      if (t.want_k)
+        add_weighted(q_rows, row0, rows, D, t.q_staged, q, t.dp, t.d_kt, t.pitch, lanes);
     }
   }
 

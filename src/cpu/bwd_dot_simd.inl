@@ -6,14 +6,18 @@ void bwd_dot_kernel(const SimdBwdDot& t) {
   float o[kSimdMaxFeatures * kLanes], d_o[kSimdMaxFeatures * kLanes];
   for (int i = 0; i < t.rows; i += kLanes) {
     const int rows = smaller(kLanes, t.rows - i);
-    stage_lanes(t.o, t.row0 + i, rows, kLanes, t.head_dim_v, o, kLanes);
-    stage_lanes(t.d_o, t.row0 + i, rows, kLanes, t.head_dim_v, d_o, kLanes);
+    const Side o_side = stage_side(t.pairs, t.o, t.row0 + i, rows, kLanes, t.head_dim_v, o, kLanes);
+    const Side d_o_side = stage_side(t.pairs, t.d_o, t.row0 + i, rows, kLanes, t.head_dim_v, d_o, kLanes);
     float delta[kLanes];
+    const int64_t steps = t.pairs ? (t.head_dim_v + 1) / 2 : t.head_dim_v;
+    const int64_t chain = t.pairs ? kChain / 2 : kChain;
     Vec sum = splat(0);
-    for (int64_t first = 0; first < t.head_dim_v; first += kChain) {
+    for (int64_t first = 0; first < steps; first += chain) {
       Vec part = splat(0);
-      for (int64_t c = first; c < t.head_dim_v && c < first + kChain; ++c)
-        part = fma(load(d_o + c * kLanes), load(o + c * kLanes), part);
+      for (int64_t c = first; c < steps && c < first + chain; ++c) {
+        const Vec x = load(d_o + c * kLanes), y = load(o + c * kLanes);
+        part = t.pairs ? multiply_pairs(o_side.subnormal || d_o_side.subnormal, part, x, y) : fma(x, y, part);
+      }
       sum = sum + part;
     }
     store(delta, sum);

@@ -36,9 +36,12 @@ inline void ds_keys_of(const SimdBwdDq& t, int col0, int keys, float factor_of_s
 }
 
 // Stages what the rows of a tile are and brought along; tau / n of each to t.row_sums.
-inline void stage_query_rows(const SimdBwdDq& t, int64_t lanes) {
-  stage_lanes(t.q, t.row0, t.rows, lanes, t.head_dim, t.qt, t.pitch);
-  stage_lanes(t.d_o, t.row0, t.rows, lanes, t.head_dim_v, t.d_ot, t.pitch);
+struct QuerySides {
+  Side q, d_o;
+};
+inline QuerySides stage_query_rows(const SimdBwdDq& t, int64_t lanes) {
+  const Side q = stage_side(t.pairs.qk, t.q, t.row0, t.rows, lanes, t.head_dim, t.qt, t.pitch);
+  const Side d_o = stage_side(t.pairs.v, t.d_o, t.row0, t.rows, lanes, t.head_dim_v, t.d_ot, t.pitch);
   for (int64_t r = 0; r < lanes; ++r) {
     // +inf makes every p of a row 0: for rows that see no key, and lanes past the end.
     const bool sees = r < t.rows && t.lse[r] != -kInfinity;
@@ -47,11 +50,12 @@ inline void stage_query_rows(const SimdBwdDq& t, int64_t lanes) {
     t.origin_lanes[r] = sees && t.origin ? t.origin[r] : 0;
     t.row_sums[r] = sees ? elastic_shift(t.normal, t.band, 0, t.row0 + int(r)) : 0;
   }
+  return {q, d_o};
 }
 
 void bwd_dq_kernel(const SimdBwdDq& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
-  stage_query_rows(t, lanes);
+  const QuerySides sides = stage_query_rows(t, lanes);
   const bool want_q = t.d_q.base != nullptr;
   if (want_q) clear(t.d_qt, D, lanes, t.pitch);
 
@@ -59,10 +63,8 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
+    const Staged k = dots(sides.q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
+    dots(sides.d_o, t.v, col0, keys, Dv, t.v_staged, t.dp, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
     const float scale = terms.form_scores();
     if (terms.drops()) terms.draw(), terms.drop(t.dp);
@@ -78,7 +80,7 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     add_ds(t, col0, keys, lanes);
     if (!want_q) continue;
     if (t.terms && t.terms->bend) multiply(t.s, t.terms->bend, keys, lanes, t.pitch);
-    product<true>({keys, k.data, 1, k.pitch, t.s, t.d_qt, t.pitch}, D, lanes);
+    add_weighted(t.k, col0, keys, D, t.k_staged, k, t.s, t.d_qt, t.pitch, lanes);
   }
 
   if (want_q) {

@@ -19,8 +19,9 @@ inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys,
 
 void bwd_origin_kernel(const SimdBwdOrigin& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
-  stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
-  if (t.want_delta) stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
+  const Side q = stage_side(t.pairs.qk, t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
+  Side d_o{};
+  if (t.want_delta) d_o = stage_side(t.pairs.v, t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
   for (int64_t c = 0; c < lanes; c += kLanes) {
     store(t.m + c, splat(-kInfinity));
     store(t.l + c, splat(0));
@@ -28,7 +29,7 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
   }
   if (t.normal.kind == SimdKind::entmax) {
     for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile)
-      if (!keep_scores(t, tile, lanes)) hide_scores(t, tile, lanes);
+      if (!keep_scores(t, q, tile, lanes)) hide_scores(t, tile, lanes);
     find_thresholds(t, lanes);
     for (int64_t r = 0; r < lanes; ++r) {
       const bool sees = t.m[r] != -kInfinity;
@@ -41,8 +42,7 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    dots(q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
     const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys, scale);
   }
@@ -62,10 +62,8 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
+    dots(q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
+    dots(d_o, t.v, col0, keys, Dv, t.v_staged, t.dp, lanes);
     const float scale = terms.form_scores();
     if (terms.drops()) terms.draw(), terms.drop(t.dp);
     for (int64_t c = 0; c < lanes; c += kLanes) delta_keys(t, c, col0, keys, scale);

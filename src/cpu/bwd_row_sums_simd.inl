@@ -32,7 +32,7 @@ inline void add_row_sums(const SimdBwdDq& t, int64_t lane, int col0, int keys, f
 
 void bwd_row_sums_kernel(const SimdBwdDq& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
-  stage_query_rows(t, lanes);
+  const QuerySides sides = stage_query_rows(t, lanes);
   float shifts[kSimdMaxFeatures];
   std::memcpy(shifts, t.row_sums, size_t(lanes) * sizeof(float));
   clear(t.row_sums, kSimdRowSums, lanes, t.pitch);
@@ -40,10 +40,8 @@ void bwd_row_sums_kernel(const SimdBwdDq& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
-    product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
+    dots(sides.q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
+    dots(sides.d_o, t.v, col0, keys, Dv, t.v_staged, t.dp, lanes);
     const float scale = terms.form_scores();
     if (terms.drops()) terms.draw(), terms.drop(t.dp);
     for (int64_t c = 0; c < lanes; c += kLanes) add_row_sums(t, c, col0, keys, scale, shifts);

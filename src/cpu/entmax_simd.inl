@@ -6,12 +6,11 @@
 // The scores of a tile of keys, -inf where they are hidden, to t.scores. Tile: SimdFwd or
 // SimdBwdOrigin, as below. False: nothing of the tile is shown.
 template <typename Tile>
-inline bool keep_scores(const Tile& t, int tile, int64_t lanes) {
+inline bool keep_scores(const Tile& t, const Side& q, int tile, int64_t lanes) {
   const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
   const TermsTile<false> terms = terms_tile(t, col0, keys);
   if (!terms.any()) return false;
-  const Staged k = stage(t.k, col0, keys, t.head_dim, t.k_staged);
-  product<false>({t.head_dim, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+  dots(q, t.k, col0, keys, t.head_dim, t.k_staged, t.s, lanes);
   const Vec lane0 = count_from(0), scale = splat(terms.form_scores());
   for (int j = 0; j < keys; ++j) {
     const LaneRange see = rows_that_see(t, col0, j);

@@ -62,15 +62,14 @@ inline void double_within(const SimdFwd& t, int64_t lanes) {
 // Forms o again with weights that are normalised before they are multiplied by v. It is for a v so
 // large that sums of p v leave f32, although their means do not. Weights are halved, so that
 // rounding cannot carry a sum beyond f32. factor: 1 / l.
-inline void average_again(const SimdFwd& t, int64_t lanes) {
+inline void average_again(const SimdFwd& t, const Side& q, int64_t lanes) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v;
   clear(t.ot, Dv, lanes, t.pitch);
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    dots(q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
     const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) {
       const Vec m = load(t.m + c), base = select(equal(m, splat(-kInfinity)), splat(0), m);
@@ -83,15 +82,14 @@ inline void average_again(const SimdFwd& t, int64_t lanes) {
       }
     }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
+    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
   double_within(t, lanes);
 }
 
 void fwd_kernel(const SimdFwd& t) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
-  stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
+  const Side q = stage_side(t.pairs.qk, t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
   for (int64_t c = 0; c < lanes; c += kLanes) {
     store(t.m + c, splat(-kInfinity));
     store(t.l + c, splat(0));
@@ -102,8 +100,7 @@ void fwd_kernel(const SimdFwd& t) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
     const TermsTile<false> terms = terms_tile(t, col0, keys);
     if (!terms.any()) continue;
-    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
-    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    dots(q, t.k, col0, keys, D, t.k_staged, t.s, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
     const float scale = terms.form_scores();
     for (int64_t c = 0; c < lanes; c += kLanes) {
@@ -115,8 +112,7 @@ void fwd_kernel(const SimdFwd& t) {
         store(t.ot + d * t.pitch + c, load(t.ot + d * t.pitch + c) * factor);
     }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
+    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
 
   Vec beyond = splat(0);  // NaN where something is not finite
@@ -140,6 +136,6 @@ void fwd_kernel(const SimdFwd& t) {
       beyond = beyond + (o - o);
     }
   }
-  if (!all(equal(beyond, splat(0)))) average_again(t, lanes);
+  if (!all(equal(beyond, splat(0)))) average_again(t, q, lanes);
   store_lanes(t.ot, t.pitch, t.o, t.row0, t.rows, Dv);
 }

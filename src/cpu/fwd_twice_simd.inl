@@ -45,14 +45,13 @@ inline void add_values(const SimdFwd& t, const float* origin, const float* lse, 
         store(t.s + j * t.pitch + c, w.y * splat(factor));
       }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
-    product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
+    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
 }
 
 void fwd_twice_kernel(const SimdFwd& t) {
   const int64_t lanes = round_up(t.rows, kLanes);
-  stage_lanes(t.q, t.row0, t.rows, lanes, t.head_dim, t.qt, t.pitch);
+  const Side q = stage_side(t.pairs.qk, t.q, t.row0, t.rows, lanes, t.head_dim, t.qt, t.pitch);
   for (int64_t c = 0; c < lanes; c += kLanes) {
     store(t.m + c, splat(-kInfinity));
     store(t.l + c, splat(0));
@@ -60,7 +59,7 @@ void fwd_twice_kernel(const SimdFwd& t) {
   const bool entmax = t.normal.kind == SimdKind::entmax;
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
     const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
-    if (!keep_scores(t, tile, lanes)) {
+    if (!keep_scores(t, q, tile, lanes)) {
       hide_scores(t, tile, lanes);
       continue;
     }

@@ -59,6 +59,12 @@ struct SimdNormal {
   int seq_q, seq_kv;  // with the band, they count a row's keys
 };
 
+// Which products of features take pairs of bf16 (pairs_simd.inl): rows of q and k, of v and d_o.
+// All kernels of a problem have the same, so that they form the same bits.
+struct SimdPairs {
+  bool qk, v;
+};
+
 // Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over
 // the tiles of the other axis: query rows in fwd and bwd_dq, keys in bwd_dkv. Arrays with lanes
 // have a pitch.
@@ -69,6 +75,7 @@ struct SimdFwd {
   int64_t head_dim, head_dim_v;
   float scale, sink;
   bool has_sink;
+  SimdPairs pairs;
   SimdNormal normal;
   const SimdTerms* terms;  // null: none
   TandemBand band;
@@ -83,6 +90,7 @@ struct SimdFwd {
 
 struct SimdBwdDot {
   SimdRows o, d_o;
+  bool pairs;  // SimdPairs::v
   int64_t head_dim_v;
   int row0, rows;
   float* delta;        // of row0, as the two below
@@ -98,6 +106,7 @@ struct SimdBwdOrigin {
   bool want_delta, has_sink;
   int64_t head_dim, head_dim_v;
   float scale, sink;
+  SimdPairs pairs;
   SimdNormal normal;
   const SimdTerms* terms;  // null: none
   TandemBand band;
@@ -117,6 +126,7 @@ struct SimdBwdDq {
   const float *lse, *delta, *origin;  // of row0; origin null: no row is far
   int64_t head_dim, head_dim_v;
   float scale;
+  SimdPairs pairs;
   SimdNormal normal;
   const SimdTerms* terms;  // null: none
   // Sums of d_bias over calls, null where they are not wanted: [keys][pitch] of these rows, or of a
@@ -149,6 +159,7 @@ struct SimdBwdDkv {
   const float *lse, *delta, *origin;
   int64_t head_dim, head_dim_v;
   float scale;
+  SimdPairs pairs;
   SimdNormal normal;
   const SimdTerms* terms;  // of each query head of the group; null: none
   TandemBand band;
@@ -174,6 +185,7 @@ struct SimdMerge {
 
 struct SimdKernels {
   const char* isa;
+  bool has_pairs;  // of bf16
   void (*fwd)(const SimdFwd&);
   void (*fwd_twice)(const SimdFwd&);  // of weights that need the row's lse or threshold first
   void (*bwd_dot)(const SimdBwdDot&);
@@ -185,8 +197,9 @@ struct SimdKernels {
   void (*bwd_merge)(const SimdMerge&);
 };
 extern const SimdKernels kSimdBaseline;
-extern const SimdKernels kSimdAvx2;    // x86-64 only
-extern const SimdKernels kSimdAvx512;  // x86-64 only
+extern const SimdKernels kSimdAvx2;        // x86-64 only
+extern const SimdKernels kSimdAvx512;      // x86-64 only
+extern const SimdKernels kSimdAvx512Bf16;  // x86-64 only
 
 constexpr int kSimdMaxLanes = 16;      // pitches are multiples of it, which suits every ISA
 constexpr int kSimdMaxFeatures = 576;  // kMaxHeadDim

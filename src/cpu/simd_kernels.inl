@@ -19,6 +19,7 @@ namespace {
 // clang-format off
 #include "simd_vector.inl"  // in this order; those of problem/ have functions here that are this file's alone
 #include "simd_tile.inl"
+#include "pairs_simd.inl"
 #include "problem/far_row.h"
 #include "shown_simd.inl"
 #include "dropout_simd.inl"
@@ -37,7 +38,7 @@ namespace {
 // clang-format on
 }  // namespace
 
-extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, fwd_twice_kernel, bwd_dot_kernel, bwd_origin_kernel,
+extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, kHasPairs, fwd_kernel, fwd_twice_kernel, bwd_dot_kernel, bwd_origin_kernel,
                                               bwd_row_sums_kernel, bwd_dkv_kernel, bwd_dq_kernel, merge_kernel, bwd_merge_kernel};
 
 }  // namespace tandem

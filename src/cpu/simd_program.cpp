@@ -214,7 +214,7 @@ void SimdProgram::bwd_dot(const Call& call) const {
                   SimdBwdDot t;
                   t.o = rows(call.args.o, p.o, call.q, b, h);
                   t.d_o = rows(call.args.d_o, p.d_o, call.q, b, h);
-                  t.head_dim_v = p.head_dim_v;
+                  t.head_dim_v = p.head_dim_v, t.pairs = pairs().v;
                   t.row0 = block * kDotBlock;
                   t.rows = std::min(kDotBlock, entry_of(call, b).seq_q - t.row0);
                   const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
@@ -301,7 +301,7 @@ void SimdProgram::bwd_dkv(const Launch& launch, const Call& call, const FarRows&
         const int64_t first = h * p.group();
         const Entry e = entry_of(call, b);
         t.terms = terms_of(call, b, first, p.group(), Br, t.pitch, carver);
-        t.normal = normal_of(call, e, first);
+        t.normal = normal_of(call, e, first), t.pairs = pairs();
         t.q = rows(args.q, p.q, call.q, b, first), t.d_o = rows(args.d_o, p.d_o, call.q, b, first);
         t.q_head = p.q.h, t.d_o_head = p.d_o.h, t.group = int(p.group());
         t.k = rows(args.k, p.k, call.kv, b, h), t.v = rows(args.v, p.v, call.kv, b, h);

@@ -167,6 +167,11 @@ class SimdProgram final : public Program {
     return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
   }
 
+  SimdPairs pairs() const {
+    const Problem& p = plan_.problem;
+    const bool has = kernels_.has_pairs && p.dtype == TANDEM_BF16;
+    return {has && p.q.d == 1 && p.k.d == 1, has && p.v.d == 1 && p.d_o.d == 1};
+  }
   // The normaliser for the query heads from h on.
   SimdNormal normal_of(const Call& call, const Entry& e, int64_t h) const {
     const Problem& p = plan_.problem;
@@ -195,7 +200,7 @@ class SimdProgram final : public Program {
     t->row0 = tile * br, t->rows = std::min(br, e.seq_q - t->row0);
     t->head_dim = p.head_dim, t->head_dim_v = p.head_dim_v;
     t->scale = p.scale, t->band = e.band, t->seq_kv = e.seq_kv, t->bc = bc;
-    t->terms = terms, t->normal = normal_of(call, e, h);
+    t->terms = terms, t->normal = normal_of(call, e, h), t->pairs = pairs();
     t->tiles = tandem_key_tiles(e.band, t->row0, br, bc, e.seq_q, e.seq_kv);
   }
   // Zeroes rows of a head that are padding, from row `from` up to `to`. of: a tensor's rows.

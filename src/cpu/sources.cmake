@@ -18,7 +18,8 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   set_source_files_properties(
     ${TANDEM_CPU_REF_SOURCES} src/cpu/simd_baseline.cpp PROPERTIES COMPILE_OPTIONS "${numeric}")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp)
+    list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp
+      src/cpu/simd_avx512_bf16.cpp)
     set_source_files_properties(src/cpu/device.cpp PROPERTIES
       COMPILE_DEFINITIONS TANDEM_CPU_X86=1)
     set_source_files_properties(src/cpu/simd_avx2.cpp PROPERTIES
@@ -29,5 +30,7 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
     endif()
     set_source_files_properties(src/cpu/simd_avx512.cpp PROPERTIES
       COMPILE_OPTIONS "${numeric};${avx512}")
+    set_source_files_properties(src/cpu/simd_avx512_bf16.cpp PROPERTIES
+      COMPILE_OPTIONS "${numeric};${avx512};-mavx512bf16")
   endif()
 endif()

@@ -133,7 +133,7 @@ function(tandem_broken path stem patch with)
   endif()
   if(path STREQUAL cpu) # for each width of vectors
     foreach(source IN LISTS TANDEM_CPU_SOURCES)
-      if(source MATCHES "/simd_(baseline|avx2|avx512).cpp$")
+      if(source MATCHES "/simd_(baseline|avx2|avx512|avx512_bf16).cpp$")
         list(APPEND with ${source})
         get_source_file_property(options ${PROJECT_SOURCE_DIR}/${source} DIRECTORY ${PROJECT_SOURCE_DIR} COMPILE_OPTIONS)
         set_source_files_properties(${root}/${source} PROPERTIES COMPILE_OPTIONS "${options}")

@@ -320,3 +320,22 @@ TEST_CASE("regression: magnitudes: scores of -1e34") {
                         [](int64_t, int64_t t) { return t % 3 == 1 ? 0 : -1e34; });
                  });
 }
+
+// cpu.simd: without tau every key that is seen passes, although its weight is below f32.
+TEST_CASE("regression: magnitudes: elastic softmax without tau, of weights below f32") {
+  check_random(
+      "bwd f32 b1 hq1 hk1 sq2 sk129 d5 dv8 scale=0x1.cp-5 elastic dropout=0x1.99999ap-4 q_padded "
+      "kv_padded grads=t",
+      5101, "scores=one:1e+08,v=ones,d_o=some");
+}
+
+// cpu.simd: products of bf16 by pairs took subnormal numbers as 0.
+TEST_CASE("regression: magnitudes: subnormal values beside the largest ones") {
+  check_random(
+      "bwd bf16 b11 hq1 hk1 sq19 sk12 d192 dv16 left=17 scale=0x1.cp-5 elastic alibi grads=qkvat",
+      570, "scores=tiny:1e+05,d_o=largest");
+  check_random(
+      "bwd bf16 b1 hq1 hk1 sq35 sk225 d32 dv32 causal_top_left elastic dist=225 keep:1x1x35 "
+      "grads=qkvdt layout=bshd",
+      2539, "bias=all:-1e+34,v=tiny,d_o=largest");
+}

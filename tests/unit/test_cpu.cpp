@@ -57,8 +57,9 @@ std::vector<std::string> usable_isas() {
   const size_t list = message.find("this machine has:");
   REQUIRE(list != std::string::npos);
   std::vector<std::string> names;
-  for (const char* name : {"avx512", "avx2", "baseline"})
-    if (message.find(std::string(" ") + name, list) != std::string::npos) names.push_back(name);
+  for (const char* name : {"avx512_bf16", "avx512", "avx2", "baseline"})
+    if ((message + " ").find(std::string(" ") + name + " ", list) != std::string::npos)
+      names.push_back(name);
   return names;
 }
 
