@@ -58,11 +58,16 @@ inline EntmaxSums entmax_sums(const SimdNormal& normal, const float* s, int64_t 
   return all;
 }
 
-// The step of some lanes' thresholds (shaders/parts/entmax.glsl): with an alpha of 1.5 or 2 to the
-// root if the support stays the same, else Newton's.
+// The step of a lane's threshold: with an alpha of 1.5 or 2 to the root if the support stays the
+// same (shaders/parts/entmax.glsl), else Newton's for the norm of the x, which is nearly linear
+// (src/cpu/ref_entmax.cpp).
 inline float entmax_step(const SimdNormal& normal, float x, float xx, float n) {
   if (normal.exponent == 1) return (x - 1) / n;
-  if (normal.exponent != 2) return (x - 1) / (normal.exponent * xx);
+  if (normal.exponent != 2) {
+    if (!(x > 0 && xx > 0)) return -1;
+    const float less = std::expm1(std::log(x) / normal.exponent);  // the norm less 1
+    return less * x / ((less + 1) * xx);
+  }
   const float rest = x * x - n * (xx - 1);
   return (xx - 1) / (x + std::sqrt(rest > 0 ? rest : 0));
 }
