@@ -22,7 +22,9 @@ Vec<const SimdKernels*> usable_kernels() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+#if defined(TANDEM_CPU_AVX512_BF16)
     if (__builtin_cpu_supports("avx512bf16")) list.push_back(&kSimdAvx512Bf16);
+#endif
     list.push_back(&kSimdAvx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(&kSimdAvx2);

@@ -4,7 +4,7 @@
 // numbers as 0, so a tile that has some multiplies the halves of its words by f32. Included inside
 // an anonymous namespace, after simd_tile.inl.
 
-#if defined(__AVX512BF16__)
+#if defined(TANDEM_SIMD_PAIRS)
 // C[r][lane] (+)= sum over words k of A(r, k) . B[k][lane]. tail: one more word, of which A has the
 // low half.
 struct PairProduct {
@@ -215,7 +215,7 @@ struct Side {
 };
 inline Side stage_side(bool pairs, const SimdRows& t, int64_t first, int64_t rows, int64_t lanes,
                        int64_t features, float* to, int64_t pitch) {
-#if defined(__AVX512BF16__)
+#if defined(TANDEM_SIMD_PAIRS)
   if (pairs)
     return {to, pitch, true, stage_lane_pairs(t, first, rows, lanes, features, to, pitch)};
 #endif
@@ -228,7 +228,7 @@ inline Side stage_side(bool pairs, const SimdRows& t, int64_t first, int64_t row
 // else no data. Rows of a side in pairs are of bf16, with features side by side.
 inline Staged dots(const Side& side, const SimdRows& t, int64_t first, int64_t rows,
                    int64_t features, float* scratch, float* to, int64_t lanes) {
-#if defined(__AVX512BF16__)
+#if defined(TANDEM_SIMD_PAIRS)
   if (side.pairs) {
     const uint16_t* const a = static_cast<const uint16_t*>(t.base) + first * t.row;
     bool exact = side.subnormal;
@@ -250,7 +250,7 @@ inline Staged dots(const Side& side, const SimdRows& t, int64_t first, int64_t r
 inline void add_weighted(const SimdRows& t, int64_t first, int64_t rows, int64_t features,
                          float* scratch, Staged staged, float* weights, float* sums, int64_t pitch,
                          int64_t lanes) {
-#if defined(__AVX512BF16__)
+#if defined(TANDEM_SIMD_PAIRS)
   if (t.dtype == TANDEM_BF16) {
     const bool exact = stage_row_pairs(t, first, rows, features, scratch) ||
                        has_subnormal(weights, rows, lanes, pitch);

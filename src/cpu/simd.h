@@ -199,7 +199,7 @@ struct SimdKernels {
 extern const SimdKernels kSimdBaseline;
 extern const SimdKernels kSimdAvx2;        // x86-64 only
 extern const SimdKernels kSimdAvx512;      // x86-64 only
-extern const SimdKernels kSimdAvx512Bf16;  // x86-64 only
+extern const SimdKernels kSimdAvx512Bf16;  // x86-64, of compilers that know it
 
 constexpr int kSimdMaxLanes = 16;      // pitches are multiples of it, which suits every ISA
 constexpr int kSimdMaxFeatures = 576;  // kMaxHeadDim

@@ -6,6 +6,9 @@
 #if defined(__GNUC__) && !defined(TANDEM_SIMD_PLAIN)
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
+#if defined(__AVX512BF16__)
+#define TANDEM_SIMD_PAIRS 1  // pairs_simd.inl
+#endif
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kLanes = 8;
 #else

@@ -18,10 +18,15 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   set_source_files_properties(
     ${TANDEM_CPU_REF_SOURCES} src/cpu/simd_baseline.cpp PROPERTIES COMPILE_OPTIONS "${numeric}")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp
-      src/cpu/simd_avx512_bf16.cpp)
-    set_source_files_properties(src/cpu/device.cpp PROPERTIES
-      COMPILE_DEFINITIONS TANDEM_CPU_X86=1)
+    list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp)
+    set(levels TANDEM_CPU_X86=1)
+    include(CheckCXXCompilerFlag)
+    check_cxx_compiler_flag(-mavx512bf16 TANDEM_HAS_AVX512_BF16) # since GCC 10 and Clang 9
+    if(TANDEM_HAS_AVX512_BF16)
+      list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx512_bf16.cpp)
+      list(APPEND levels TANDEM_CPU_AVX512_BF16=1)
+    endif()
+    set_source_files_properties(src/cpu/device.cpp PROPERTIES COMPILE_DEFINITIONS "${levels}")
     set_source_files_properties(src/cpu/simd_avx2.cpp PROPERTIES
       COMPILE_OPTIONS "${numeric};-mavx2;-mfma;-mf16c")
     set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
