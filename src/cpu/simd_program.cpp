@@ -123,7 +123,7 @@ Status SimdProgram::record(tandem_stream, const tandem_args& args) const {
 
 SimdFwd SimdProgram::scratch(const Launch& launch, Carver& carver, SimdFwd t) const {
   const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
-  t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
+  t.pitch = round_up(fwd_rows_of(launch), kSimdMaxLanes);
   t.qt = carver.take(D, t.pitch), t.ot = carver.take(Dv, t.pitch);
   t.s = carver.take(bc, t.pitch);
   t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
@@ -146,7 +146,7 @@ SimdBwdDq SimdProgram::scratch(const Launch& launch, Carver& carver, SimdBwdDq t
 }
 SimdBwdOrigin SimdProgram::scratch(const Launch& launch, Carver& carver, SimdBwdOrigin t) const {
   const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
-  t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
+  t.pitch = round_up(origin_rows_of(launch), kSimdMaxLanes);
   t.qt = carver.take(D, t.pitch), t.d_ot = carver.take(Dv, t.pitch);
   t.s = carver.take(bc, t.pitch), t.dp = carver.take(bc, t.pitch);
   t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
@@ -182,7 +182,7 @@ void SimdProgram::raise_max_logit(const Call& call, int64_t b, int64_t h, float 
 
 void SimdProgram::fwd(const Launch& launch, const Call& call) const {
   const Problem& p = plan_.problem;
-  const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1),
+  const int Sq = int(p.seq_q), Br = fwd_rows_of(launch), Bc = std::max(cols_of(launch), 1),
             tiles = (Sq + Br - 1) / Br;
   for_each_tile(call, p.batch, p.heads_q, tiles, true,
                 [&](int64_t b, int64_t h, int tile, void* memory) {
@@ -260,7 +260,7 @@ void SimdProgram::bwd_origin(const Call& call, FarRows* far) const {
   far->origin.resize(size_t(count));
   const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr && !p.part_of_keys;
   const Launch launch;
-  const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = cols_of(launch);
+  const int Sq = int(p.seq_q), Br = origin_rows_of(launch), Bc = cols_of(launch);
   for_each_tile(call, p.batch, p.heads_q, (Sq + Br - 1) / Br, true,
                 [&](int64_t b, int64_t h, int tile, void* memory) {
                   Carver carver(memory);

@@ -142,6 +142,21 @@ class SimdProgram final : public Program {
   int rows_of(const Launch& launch) const {
     return int(std::min<int64_t>(br(launch), plan_.problem.seq_q));
   }
+  // Rows whose scores are kept for all keys: fewer where these would take a lot of memory.
+  int kept_rows_of(const Launch& launch, bool keeps) const {
+    constexpr int64_t kMostKept = int64_t(8) << 20;  // bytes of a thread
+    int64_t rows = rows_of(launch);
+    while (keeps && rows > kSimdMaxLanes &&
+           plan_.problem.seq_kv * rows * int64_t(sizeof(float)) > kMostKept)
+      rows = round_up(rows / 2, kSimdMaxLanes);
+    return int(rows);
+  }
+  int fwd_rows_of(const Launch& launch) const {
+    return kept_rows_of(launch, plan_.problem.normalizer != Normalizer::softmax);
+  }
+  int origin_rows_of(const Launch& launch) const {
+    return kept_rows_of(launch, plan_.problem.normalizer == Normalizer::entmax);
+  }
   int cols_of(const Launch& launch) const {
     return int(std::min<int64_t>(bc(launch), plan_.problem.seq_kv));
   }
