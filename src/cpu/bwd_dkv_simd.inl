@@ -97,9 +97,9 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       if (terms.drops() && t.want_v) terms.drop(t.s);
       if (t.want_k && inputs && inputs->bend) multiply(t.dp, inputs->bend, rows, lanes, t.pitch);
       if (t.want_v)
-        add_weighted(d_o_rows, row0, rows, Dv, t.d_o_staged, d_o, t.s, t.d_vt, t.pitch, lanes);
+        add_weighted(t.pairs.weights, d_o_rows, row0, rows, Dv, t.d_o_staged, d_o, t.s, t.d_vt, t.pitch, lanes);
       if (t.want_k)
-        add_weighted(q_rows, row0, rows, D, t.q_staged, q, t.dp, t.d_kt, t.pitch, lanes);
+        add_weighted(t.pairs.weights, q_rows, row0, rows, D, t.q_staged, q, t.dp, t.d_kt, t.pitch, lanes);
     }
   }
 

@@ -80,7 +80,7 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     add_ds(t, col0, keys, lanes);
     if (!want_q) continue;
     if (t.terms && t.terms->bend) multiply(t.s, t.terms->bend, keys, lanes, t.pitch);
-    add_weighted(t.k, col0, keys, D, t.k_staged, k, t.s, t.d_qt, t.pitch, lanes);
+    add_weighted(t.pairs.weights, t.k, col0, keys, D, t.k_staged, k, t.s, t.d_qt, t.pitch, lanes);
   }
 
   if (want_q) {

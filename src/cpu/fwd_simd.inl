@@ -82,7 +82,7 @@ inline void average_again(const SimdFwd& t, const Side& q, int64_t lanes) {
       }
     }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
+    add_weighted(t.pairs.weights, t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
   double_within(t, lanes);
 }
@@ -112,7 +112,7 @@ void fwd_kernel(const SimdFwd& t) {
         store(t.ot + d * t.pitch + c, load(t.ot + d * t.pitch + c) * factor);
     }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
+    add_weighted(t.pairs.weights, t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
 
   Vec beyond = splat(0);  // NaN where something is not finite

@@ -45,7 +45,7 @@ inline void add_values(const SimdFwd& t, const float* origin, const float* lse, 
         store(t.s + j * t.pitch + c, w.y * splat(factor));
       }
     if (terms.drops()) terms.draw(), terms.drop(t.s);
-    add_weighted(t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
+    add_weighted(t.pairs.weights, t.v, col0, keys, Dv, t.v_staged, {}, t.s, t.ot, t.pitch, lanes);
   }
 }
 

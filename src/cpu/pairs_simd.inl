@@ -247,11 +247,11 @@ inline Staged dots(const Side& side, const SimdRows& t, int64_t first, int64_t r
 
 // sums[feature][lane] += sum over rows of their features times weights[row][lane], which may be
 // overwritten. staged: what dots() returned of the same rows, if it did.
-inline void add_weighted(const SimdRows& t, int64_t first, int64_t rows, int64_t features,
+inline void add_weighted(bool pairs, const SimdRows& t, int64_t first, int64_t rows, int64_t features,
                          float* scratch, Staged staged, float* weights, float* sums, int64_t pitch,
                          int64_t lanes) {
 #if defined(TANDEM_SIMD_PAIRS)
-  if (t.dtype == TANDEM_BF16) {
+  if (pairs) {
     const bool exact = stage_row_pairs(t, first, rows, features, scratch) ||
                        has_subnormal(weights, rows, lanes, pitch);
     const PairProduct p = {(rows + 1) / 2, false,        reinterpret_cast<const char*>(scratch),
@@ -267,6 +267,7 @@ inline void add_weighted(const SimdRows& t, int64_t first, int64_t rows, int64_t
     return;
   }
 #endif
+  (void)pairs;
   if (!staged.data) staged = stage(t, first, rows, features, scratch);
   product<true>({rows, staged.data, 1, staged.pitch, weights, sums, pitch}, features, lanes);
 }

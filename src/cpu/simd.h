@@ -59,10 +59,11 @@ struct SimdNormal {
   int seq_q, seq_kv;  // with the band, they count a row's keys
 };
 
-// Which products of features take pairs of bf16 (pairs_simd.inl): rows of q and k, of v and d_o.
-// All kernels of a problem have the same, so that they form the same bits.
+// Which products take pairs of bf16 (pairs_simd.inl): of the features of q and k, of those of v and
+// d_o, and weights times rows. All kernels of a problem have the same, so that they form the same
+// bits.
 struct SimdPairs {
-  bool qk, v;
+  bool qk, v, weights;
 };
 
 // Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over

@@ -184,8 +184,9 @@ class SimdProgram final : public Program {
 
   SimdPairs pairs() const {
     const Problem& p = plan_.problem;
-    const bool has = kernels_.has_pairs && p.dtype == TANDEM_BF16;
-    return {has && p.q.d == 1 && p.k.d == 1, has && p.v.d == 1 && p.d_o.d == 1};
+    // Which way a tile takes depends on all of its rows: not where bits may not.
+    const bool has = kernels_.has_pairs && p.dtype == TANDEM_BF16 && !p.batch_invariant;
+    return {has && p.q.d == 1 && p.k.d == 1, has && p.v.d == 1 && p.d_o.d == 1, has};
   }
   // The normaliser for the query heads from h on.
   SimdNormal normal_of(const Call& call, const Entry& e, int64_t h) const {
@@ -243,8 +244,8 @@ class SimdProgram final : public Program {
   void bwd_origin(const Call& call, FarRows* far) const;
   void bwd_dkv(const Launch& launch, const Call& call, const FarRows& far) const;
 
-  static constexpr double kFlopsOfThread = 1e6;  // with fewer a thread takes longer to wake than
-                                                 // to work
+  // With fewer a thread takes longer to wake than to work.
+  static constexpr double kFlopsOfThread = 1e6;
   const Plan plan_;
   mutable std::mutex max_logit_turn_;
   Pool& pool_;
