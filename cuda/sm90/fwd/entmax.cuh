@@ -16,11 +16,10 @@ constexpr float kFarThreshold = 256.f, kFarBelow = 32.f;
 template <int TILE>
 struct EntmaxShape : FwdShape<TILE, PlainRow, kEntmaxQStages> {
   using Base = FwdShape<TILE, PlainRow, kEntmaxQStages>;
-  static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // capacity of a list
-  // A list of up to FULL candidates has room for 8 more. From LONG on it is shortened.
-  static constexpr int FULL = MOST - 8, LONG = FULL - 4;
+  // Candidates of a thread. From LONG on, lists are shortened.
+  static constexpr int MOST = fwd_entmax_candidates(Base::tile), LONG = MOST - 12;
   static constexpr int LISTS_AT = fwd_entmax_lists_at(Base::tile);
-  static constexpr int STEP = Base::WARPGROUPS * 128 * 2 * 4;  // bytes from a candidate to the next
+  static constexpr int STEP = Base::WARPGROUPS * 128 * 8;  // bytes from a candidate to the next
 };
 
 // Shared memory of the search, behind the mbarriers of FwdSharedStorage: the verdict (whether the
@@ -76,41 +75,54 @@ TANDEM_DEVICE bool has_support(uint words, int rel) {
   return rel >= kSupportTiles || (ld_shared_s32(words + uint(rel / 32 * 4)) >> (rel % 32) & 1);
 }
 
-// The candidate lists of a thread's two rows, in units of products, and the lower bounds of the
-// rows. Candidates of a list lie STEP bytes apart, so that the threads of a warp have no bank
-// conflict.
+// The candidate lists of a thread's two rows, and the lower bounds of the rows, in units of
+// products. A candidate is a product and the index of its key. Both lists share MOST slots, STEP
+// bytes apart, so that the threads of a warp have no bank conflict: that of row 0 begins with the
+// first slot, that of row 1 with the last one, and grows downwards.
 template <typename S>
 struct Candidates {
-  uint first;   // address of row 0's list; row 1's is half a STEP later
-  uint end[2];  // address after the last candidate
+  uint first;   // address of the first slot
+  uint end[2];  // address of the slot for the next candidate
   float bound[2];
-  TANDEM_DEVICE uint row(int r) const { return first + uint(r * (S::STEP / 2)); }
-  TANDEM_DEVICE int count(int r) const { return int((end[r] - row(r)) / S::STEP); }
-  TANDEM_DEVICE void clear() { end[0] = row(0), end[1] = row(1); }
+  TANDEM_DEVICE uint slot(int r, int n) const {
+    return first + uint((r ? S::MOST - 1 : 0) * S::STEP + (r ? -n : n) * S::STEP);
+  }
+  TANDEM_DEVICE int count(int r) const {
+    return int(r ? slot(1, 0) - end[1] : end[0] - first) / S::STEP;
+  }
+  TANDEM_DEVICE void clear() { end[0] = slot(0, 0), end[1] = slot(1, 0); }
   TANDEM_DEVICE bool any_beyond(int count) const {
-    return __any_sync(kAllLanes,
-                      max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
+    return __any_sync(kAllLanes, int(end[1] - end[0]) <= (S::MOST - 1 - count) * S::STEP);
   }
 
-  // s: products with COUNT * 2 keys, likewise below.
+  // Appends those of products s with COUNT * 2 keys, of which `key` is the thread's first, that are
+  // above the bounds. Returns whether a list of the warp has become full. It then lacks some.
   template <int COUNT>
-  TANDEM_DEVICE void append(const float (&s)[COUNT]) {
+  TANDEM_DEVICE bool append(const float (&s)[COUNT], int key) {
+    const uint from[2] = {end[0], end[1]};
+    bool full = false;
 #pragma unroll
     for (int j = 0; j < COUNT / 4; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
-      if (j % 4 == 3)  // each row has at most 8 more by now
-#pragma unroll
-        for (int r = 0; r < 2; ++r) end[r] = min(end[r], row(r) + uint(S::FULL * S::STEP));
+      for (int e = 0; e < 2; ++e) {
+        const uint at = uint(key + 8 * j + e);
+        append_above<S::STEP>(end[0], s[4 * j + e], at, bound[0]);
+        append_above<-S::STEP>(end[1], s[4 * j + 2 + e], at, bound[1]);
+      }
+      if (j % 2 == 1) {  // the next two of j take up to 8 slots
+        if (int(end[1] - end[0]) < 7 * S::STEP) full = true;
+        if (full) end[0] = from[0], end[1] = from[1];
+      }
     }
+    return __any_sync(kAllLanes, full);
   }
 
   TANDEM_DEVICE bool any_far() const {
     return __any_sync(kAllLanes, bound[0] != bound[0] || bound[1] != bound[1]);
   }
 
-  // Takes at most `steps` Newton steps over the lists and, if `tile`, over the products s of a
-  // tile. radius: 1, in units of products. A bound that is far below becomes NaN.
+  // Takes at most `steps` Newton steps over the lists and, if `tile`, over products s. radius: 1,
+  // in units of products. A bound that is far below becomes NaN.
   template <int COUNT>
   TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[COUNT]) {
     const int count0 = count(0), count1 = count(1);
@@ -129,7 +141,7 @@ struct Candidates {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
-          for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
+          for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(slot(r, k + i));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           add(0, k + i < count0 ? v[i][0] : -INFINITY);
@@ -164,19 +176,96 @@ struct Candidates {
     clear();
 #pragma unroll 1
     for (int k = 0; k < most; k += 4) {
-      float v[4][2];
+      float2 v[4][2];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
+        for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_v2_f32(slot(r, k + i));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          if (k + i < (r ? count1 : count0) && v[i][r] > bound[r]) {
-            st_shared(end[r], v[i][r]);
-            end[r] += S::STEP;
+          if (k + i < (r ? count1 : count0) && v[i][r].x > bound[r]) {
+            st_shared(end[r], v[i][r].x, __float_as_uint(v[i][r].y));
+            end[r] += uint(r ? -S::STEP : S::STEP);
           }
+    }
+  }
+
+  // o of the warp's rows, where the lists hold their support: a row takes V of its candidates from
+  // global memory. Each eight lanes take the list of one lane of the row's quad, and 16 bytes of a
+  // key's features each. t: thresholds of the thread's rows, in units of z; z is `scale` times a
+  // product. v, o: of the head.
+  template <typename T>
+  TANDEM_DEVICE void store_o(const float (&t)[2], float scale, const FwdBlock& u, const ushort* v,
+                             ushort* o, int row0) const {
+    constexpr int kChunks = S::DV / 64;  // a lane's
+    const int lane = read_tid_x() % 32, group = lane / 8;
+    const int counts[2] = {count(0), count(1)};
+    const uint lists = first - uint(lane * 8);
+    const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
+#pragma unroll 1
+    for (int n = 0; n < 16; ++n) {
+      const int r = n / 8, owner = n % 8 * 4 + group, row = row0 + n;
+      const int count = __shfl_sync(kAllLanes, r ? counts[1] : counts[0], owner);
+      const float threshold = __shfl_sync(kAllLanes, r ? t[1] : t[0], owner);
+      const int most = __reduce_max_sync(kAllLanes, count);
+      if (row >= u.seq_q) break;
+      uint at = lists + uint(owner * 8 + (r ? (S::MOST - 1) * S::STEP : 0));
+      float sum[8 * kChunks] = {};
+#pragma unroll 1
+      for (int k = 0; k < most; k += 4) {
+        float weight[4];
+        uint4 x[4][kChunks];
+#pragma unroll
+        for (int i = 0; i < 4; ++i, at += uint(r ? -S::STEP : S::STEP)) {
+          const float2 candidate = ld_shared_v2_f32(at);
+          const bool there = k + i < count;
+          const float z = fmaxf(fmaf(candidate.x, scale, -threshold), 0.f);
+          weight[i] = there ? z * z : 0.f;
+          const ushort* from = v + int64_t(__float_as_uint(candidate.y)) * u.v.s + lane % 8 * 8;
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c)
+            x[i][c] = there && lane % 8 * 8 + 64 * c < u.head_dim_v
+                          ? __ldg(reinterpret_cast<const uint4*>(from + 64 * c))
+                          : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            const uint words[4] = {x[i][c].x, x[i][c].y, x[i][c].z, x[i][c].w};
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+              float* const to = sum + 8 * c + 2 * w;
+              to[0] = fmaf(weight[i], T::low(words[w]), to[0]);
+              to[1] = fmaf(weight[i], T::high(words[w]), to[1]);
+            }
+          }
+      }
+#pragma unroll
+      for (int i = 0; i < 8 * kChunks; ++i) {
+        sum[i] += __shfl_xor_sync(kAllLanes, sum[i], 8);
+        sum[i] += __shfl_xor_sync(kAllLanes, sum[i], 16);
+      }
+      if (group != 0) continue;
+      ushort* to = o + row * u.o.s;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int feature = lane % 8 * 8 + 64 * c;
+        uint words[4];
+#pragma unroll
+        for (int w = 0; w < 4; ++w) words[w] = T::pack(sum[8 * c + 2 * w], sum[8 * c + 2 * w + 1]);
+        if (feature >= u.head_dim_v) continue;
+        if (chunks) {
+          *reinterpret_cast<uint4*>(to + feature) =
+              make_uint4(words[0], words[1], words[2], words[3]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            to[(feature + i) * u.o.d] = ushort(words[i / 2] >> (16 * (i % 2)));
+        }
+      }
     }
   }
 };
