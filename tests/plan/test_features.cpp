@@ -368,7 +368,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       fused && !has_whole_heads(plan) &&
       (p.wants(TANDEM_GRAD_Q) || kKernels[sm90_kernel(p)].inputs != kHasSink)) {
     int64_t heads = p.batch * p.heads_q;
-    if (p.normalizer == Normalizer::entmax && !p.visit_all)
+    if (p.normalizer == Normalizer::entmax &&
+        (gathers_rows(p) ? !saves(p, Saving::maps) : !p.visit_all))
       piece(plan.scratch[Scratch::support].offset,
             heads * support_blocks(p.seq_q) *
                 (gathers_rows(p) ? 2 * support_rows_tiles(p.seq_kv) : support_words(p.seq_kv)));

@@ -9,6 +9,7 @@
 #include "kernel_tiles.h"
 #include "kernels/kernel_rows.h"
 #include "path_planner.h"
+#include "plan/thrift.h"
 #include "problem/mask_map.h"
 #include "rules.h"
 #include "tensor_maps.h"
@@ -460,7 +461,10 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   const bool packed = is_packed(p.lengths_q);
   const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
                 rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
-  if ((kernel.needs & kHasEntmax) != 0 && !p.visit_all)
+  // Which rows are gathered decides in which order products sum them, so TANDEM_FLAG_VISIT_ALL,
+  // which changes no bit, does not change that.
+  if ((kernel.needs & kHasEntmax) != 0 &&
+      (gathers_rows(p) ? !saves(p, Saving::maps) : !p.visit_all))
     x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) *
                   (gathers_rows(p) ? 2 * support_rows_tiles(p.seq_kv) : support_words(p.seq_kv))};
   if (sums) x->d_q_accum = {bwd_dq_accum_bytes(s, heads, rows_of_head) / 4};

@@ -5,10 +5,12 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
 #include <type_traits>
 
 #include "../../../cuda/sm90/ptx/cluster.cuh"
+#include "../../../cuda/sm90/ptx/cp_async.cuh"
 #include "../../../cuda/sm90/ptx/global_memory.cuh"
 #include "../../../cuda/sm90/ptx/mbarrier.cuh"
 #include "../../../cuda/sm90/ptx/named_barrier.cuh"
@@ -316,6 +318,35 @@ __global__ void add_fours(float* to) {
                  make_float4(x, 1.f, -x, 0.5f));
 }
 
+// Each thread adds two floats to two that the threads of its index modulo 8 share.
+__global__ void add_twos(float* to) {
+  red_add_v2_f32(reinterpret_cast<uint64_t>(to + 2 * (threadIdx.x % 8)), float(threadIdx.x), 0.5f);
+}
+
+// Each thread copies the first bytes of its 16, as many as its index modulo 17.
+__global__ void copy_parts(const uint* from, uint* to) {
+  TANDEM_SHARED_ARRAY(uint4, tile, 128);
+  const int thread = int(threadIdx.x);
+  const uint own = shared_address(tile + thread);
+  cp_async_16(own, from + 4 * thread, thread % 17);
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
+  for (int i = 0; i < 4; ++i) to[4 * thread + i] = ld_shared_u32(own + 4 * uint(i));
+}
+
+// Two lists with the numbers above 3 and their index, one upwards and one downwards.
+__global__ void append_numbers(const float* from, uint* to, int count) {
+  TANDEM_SHARED_ARRAY(uint2, lists, 32);
+  const uint first = shared_address(lists);
+  for (int i = 0; i < 64; ++i) st_shared(first + 4 * uint(i), 0u);
+  uint up = first, down = first + 31 * 8;
+  for (int i = 0; i < count; ++i) {
+    append_above<8>(up, from[i], uint(i), 3.f);
+    append_above<-8>(down, from[i], uint(i), 3.f);
+  }
+  for (int i = 0; i < 64; ++i) to[i] = ld_shared_u32(first + 4 * uint(i));
+}
+
 // Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to
 // the sums, and copies.
 __global__ void stages(const float* from, float* to, float* doubled, int steps) {
@@ -512,6 +543,41 @@ TEST_CASE("sums of four floats in global memory") {
   }
   const Memory<float> to(std::vector<float>(32, 3.f));
   sm90_test::launch(add_fours, 1, 64, 1024, to.get());
+  CHECK(to.read() == expected);
+}
+
+TEST_CASE("sums of two floats in global memory") {
+  std::vector<float> expected(16, 3.f);
+  for (int n = 0; n < 64; ++n) expected[2 * (n % 8)] += float(n), expected[2 * (n % 8) + 1] += 0.5f;
+  const Memory<float> to(std::vector<float>(16, 3.f));
+  sm90_test::launch(add_twos, 1, 64, 1024, to.get());
+  CHECK(to.read() == expected);
+}
+
+TEST_CASE("cp.async: of 16 bytes the first ones, zeros behind them") {
+  std::vector<uint32_t> data(128 * 4), expected(128 * 4);
+  for (size_t n = 0; n < data.size(); ++n) data[n] = uint32_t(n) * 2654435761u;
+  for (size_t n = 0; n < 128; ++n) std::memcpy(&expected[4 * n], &data[4 * n], n % 17);
+  const Memory<uint32_t> from(data), to(data.size());
+  sm90_test::launch(copy_parts, 1, 128, 1024, from.get(), to.get());
+  CHECK(to.read() == expected);
+}
+
+TEST_CASE("lists: what is above a bound, upwards and downwards") {
+  const std::vector<float> data = {1, 4, 3, -5, 7, 3.5f};
+  std::vector<uint32_t> expected(64);
+  int n = 0;
+  for (size_t i = 0; i < data.size(); ++i)
+    if (data[i] > 3) {
+      uint32_t word;
+      std::memcpy(&word, &data[i], 4);
+      expected[2 * n] = expected[62 - 2 * n] = word;
+      expected[2 * n + 1] = expected[63 - 2 * n] = uint32_t(i);
+      ++n;
+    }
+  const Memory<float> from(data);
+  const Memory<uint32_t> to(64);
+  sm90_test::launch(append_numbers, 1, 1, 1024, from.get(), to.get(), int(data.size()));
   CHECK(to.read() == expected);
 }
 
