@@ -24,8 +24,8 @@ TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
 
 // Turns four products into scores, from the pair (i, j) on, with ascending keys (KEYS) or ascending
 // rows. Every operation is rounded by itself, so that all kernels get the same bits. Returns the
-// visible elements as bits; the others become -inf. slope: the derivative of softcap. BITS: keep may
-// be bits, of which a row has whole words (Features::KEEP); j is a multiple of 4.
+// visible elements as bits; the others become -inf. slope: the derivative of softcap. BITS: keep
+// may be bits, of which a row has whole words (Features::KEEP); j is a multiple of 4.
 template <bool KEYS, bool BITS = false>
 TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, const HeadExtra& of,
                               int i, int j) {

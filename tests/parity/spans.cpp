@@ -133,7 +133,7 @@ TEST_CASE("ratio: masks beside a dense bias" * doctest::skip(!at_least(Tier::ci)
        "fwd bf16 b1 hq3 hk3 sq300 sk4500 d64 dv64 bias:bf16:1x3x300 blocks=64x64:2+1:1x1",
        "fwd f16 b2 hq4 hk2 sq500 sk2300 d128 dv128 bias:f32:1x4x500 blocks=64x64:1+1:1x1",
        "fwd bf16 b2 hq4 hk2 sq500 sk900 d96 dv96 causal_top_left bias:bf16:1x4x500 spans=1:1x1",
-       // A key head for two query heads; a fixed order, in which tiles that nobody sees add nothing.
+       // Two query heads of a key head; a fixed order, in which hidden tiles add nothing.
        "bwd bf16 b3 hq4 hk2 sq500 sk600 d64 dv64 bias:bf16:1x4x500 keep:3x4x500 d_bias:bf16 "
        "grads=qkvb",
        "bwd f16 b2 hq2 hk2 sq700 sk700 d128 dv128 bias:f16:1x2x700 spans=2:1x1 d_bias:f16 "

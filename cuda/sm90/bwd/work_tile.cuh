@@ -62,7 +62,7 @@ struct BwdVariant {
   // Consumer has begin_head() and end_head(), for each query head.
   static constexpr bool kVisitsHeads = false;
   // The Q loop visits all query heads of a query tile before the next tile. Workgroups of different
-  // keys then walk over the same rows at a time, which L2 holds, however many heads share the keys.
+  // keys then visit the same rows at a time, which L2 holds, however many heads share the keys.
   static constexpr bool kHeadsInside = false;
   // The mask bitmap says which query tiles are visited (variant_masked.cuh).
   static constexpr bool kHasMaskBitmap = false;

@@ -2,7 +2,8 @@
 // Parts of the tiles of keys of bwd_dkv_dq. Several workgroups may share a tile of keys: each takes
 // a part of the Q loop, and they add up d_k and d_v through the workspace, in the order of the
 // parts. The Q loop of a tile is a list of pairs (query head of the group, query tile), heads
-// outermost, with trait::heads_inside tiles outermost; a part is a contiguous run of it. The host, the kernels and the tests include this.
+// outermost, with trait::heads_inside tiles outermost; a part is a contiguous run of it. The host,
+// the kernels and the tests include this.
 #ifndef TANDEM_SRC_PLAN_SM90_BWD_PARTS_H
 #define TANDEM_SRC_PLAN_SM90_BWD_PARTS_H
 #include <cstdint>
