@@ -17,7 +17,7 @@ template <bool FAST>
 struct EntmaxRows : Entmax<FAST> {
   static constexpr bool kGathers = true;
   using Params = BwdDkvDqEntmaxParams;
-  using Registers = sm90::Registers<56>;
+  using Registers = sm90::Registers<FAST ? 56 : 40>;
   static constexpr int bytes(const BwdShape&) { return 0; }
   template <int TILE>
   using QTiles = GatheredQTiles<TILE, Params>;
@@ -31,12 +31,14 @@ struct EntmaxRows : Entmax<FAST> {
     const M& memory;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work, const M& memory)
         : Base(params, work, memory), work(work), memory(memory) {}
-    TANDEM_DEVICE uint rows(int stage) const {
-      return GatheredStorage<TILE, EntmaxRows>{memory.base}.rows(stage);
+    TANDEM_DEVICE GatheredStorage<TILE, EntmaxRows> storage() const { return {memory.base}; }
+    TANDEM_DEVICE uint rows(int stage) const { return storage().rows(stage); }
+    TANDEM_DEVICE bool has_far(int stage) const {
+      return __any_sync(kAllLanes, (storage().of_rows(stage) & kFarRows) != 0);
     }
 
     TANDEM_DEVICE void hide(float (&s)[BR / 2], int key, int stage) const {
-      if (ld_shared_u32(memory.far(stage) + 4) == 0) return;
+      if (!__any_sync(kAllLanes, (storage().of_rows(stage) & kEdgeRows) != 0)) return;
       const uint own = rows(stage) + 8 * (read_tid_x() % 4);
       int low[2], high[2];
 #pragma unroll
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   BwdWorkTile work;
   if (!BwdStaticTileScheduler<TILE, Variant>(params).next(&work)) return;
   const BwdSharedStorage<TILE, Variant> memory{shared_address(aligned_shared_memory())};
-  if (threadIdx.x == 0) Barriers<TILE>(memory.barriers()).init(1);
+  if (threadIdx.x == 0) Barriers<TILE>(memory.barriers()).init(kProducerWarps);
   __syncthreads();
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<Variant::Registers::kProducer>();

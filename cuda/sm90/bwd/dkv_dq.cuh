@@ -226,7 +226,11 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
 
       if constexpr (Variant::kHasKeep) variant.read_mask_rows(work, work.head_kv * u.group + n, t);
       if constexpr (Variant::kHasBias) variant.begin_tile();
-      const bool far = has_far(memory, pipe.stage());
+      bool far;
+      if constexpr (Variant::kGathers)
+        far = variant.has_far(pipe.stage());
+      else
+        far = has_far(memory, pipe.stage());
       wgmma_wait_group<1>();
       if constexpr (Variant::kFarBefore) {
         if (far)

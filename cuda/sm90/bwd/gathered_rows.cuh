@@ -3,8 +3,8 @@
 // those that have support there, in their order. bwd_row_sums leaves a bit for each row and tile of
 // keys.
 //
-// The four producer warps list the rows together, in a ring in shared memory. Each takes every
-// fourth tile, and copies its rows of Q and dO to where TMA boxes would have them. Consumer warps
+// The four producer warps list the rows together, in a ring in shared memory. Each copies a quarter
+// of a tile's rows of Q and dO to where TMA boxes would have them. Consumer warps
 // get the index of each row with its lse, for the mask and for the dQ accumulator, whose blocks
 // here have rows of 64 sums.
 #ifndef TANDEM_CUDA_SM90_BWD_GATHERED_ROWS_CUH
@@ -19,8 +19,12 @@ namespace cuda {
 namespace sm90 {
 
 // Listed rows that the ring has room for. A chunk adds up to kListChunk of them, while less than a
-// tile of those before is left, and up to four tiles are still being copied.
+// tile of those before is left, and warps are up to two tiles apart.
 constexpr int kListChunk = 32 * 64, kListRing = 2 * kListChunk;
+
+// What is true of any of the rows that a producer warp has copied: far (far_rows.cuh); on an edge
+// of the mask. A word for each of the warps, in place of the words of put_far().
+constexpr uint kFarRows = 1, kEdgeRows = 2, kProducerWarps = 4;
 
 // The support bits of the 64 rows of a block in a work tile's keys, as two words.
 struct RowSupport {
@@ -84,6 +88,11 @@ struct GatheredStorage {
   uint base;
   TANDEM_DEVICE uint listed(int n) const { return base + M::kAtDq + uint(n % kListRing) * 4; }
   TANDEM_DEVICE uint rows(int stage) const { return base + kAtRows + uint(stage * S.br * 4); }
+  // What is true of any row of a stage.
+  TANDEM_DEVICE uint of_rows(int stage) const {
+    const uint4 x = ld_shared_v4_u32(M{base}.far(stage));
+    return x.x | x.y | x.z | x.w;
+  }
 };
 
 // The producer warps.
@@ -95,6 +104,7 @@ struct RowGatherer {
   const Params& params;
   const BwdWorkTile& work;
   const M& memory;
+  static constexpr int kOwn = S.br / int(kProducerWarps);  // rows of a tile that a warp copies
   const TandemTiles blocks = row_blocks(work);
 
   TANDEM_DEVICE GatheredStorage<TILE, Variant> storage() const { return {memory.base}; }
@@ -125,15 +135,16 @@ struct RowGatherer {
     return __shfl_sync(kAllLanes, end, 31);
   }
 
-  // Copies a tile's rows of a tensor whose rows are `width` features wide.
-  TANDEM_DEVICE void copy(uint to, uint rows, uint64_t from, int64_t row_stride, int width) const {
+  // Copies the warp's rows of a tensor whose rows are `width` features wide. first: the first row.
+  TANDEM_DEVICE void copy(uint to, uint rows, int first, uint64_t from, int64_t row_stride,
+                          int width) const {
     const int lane = int(threadIdx.x) % 32, piece = lane % 8;
 #pragma unroll 1
     for (int panel = 0; panel < M::kPanels; ++panel) {
       const int bytes = min(max(2 * width - 128 * panel - 16 * piece, 0), 16);
       const uint64_t column = from + uint64_t(bytes > 0 ? 128 * panel + 16 * piece : 0);
 #pragma unroll 4
-      for (int r = lane / 8; r < S.br; r += 4) {
+      for (int r = first + lane / 8; r < first + kOwn; r += 4) {
         const int row = ld_shared_s32(rows + 4 * uint(r));
         cp_async_16(to + uint(panel * S.br * kPanelBytes) + swizzle_128b(r, piece),
                     reinterpret_cast<const void*>(column + 2 * row_stride * max(row, 0)),
@@ -143,45 +154,38 @@ struct RowGatherer {
     cp_async_commit_group();
   }
 
-  // Copies the tile of `count` listed rows from `first` on into a stage.
+  // Copies the warp's part of the tile of `count` listed rows from `first` on into a stage.
   TANDEM_DEVICE void gather(int head, int first, int count, int stage) const {
-    const int lane = int(threadIdx.x) % 32;
+    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const auto& u = params.block;
     const Barriers<TILE> barriers(memory.barriers());
     const uint rows = storage().rows(stage);
-    bool edge = work.col0 + S.bc > work.seq_kv, far = false;
-#pragma unroll 1
-    for (int r = lane; r < S.br; r += 32) {
-      const int row = r < count ? ld_shared_s32(storage().listed(first + r)) : -1;
-      st_shared(rows + 4 * uint(r), row);
-      edge |= row >= 0 && (row < 64 * blocks.full_begin || row >= 64 * blocks.full_end);
-    }
+    // A lane has a row, or the first lanes do.
+    const int r = warp * kOwn + lane;
+    const bool own = lane < kOwn;
+    const int row = own && r < count ? ld_shared_s32(storage().listed(first + r)) : -1;
+    if (own) st_shared(rows + 4 * uint(r), row);
     __syncwarp();
-    copy(memory.q(stage), rows, params.q_rows + 2 * (work.batch * u.q.b + head * u.q.h), u.q.s,
-         u.head_dim);
-    copy(memory.d_o(stage), rows, params.d_o_rows + 2 * (work.batch * u.d_o.b + head * u.d_o.h),
-         u.d_o.s, u.head_dim_v);
+    copy(memory.q(stage), rows, warp * kOwn,
+         params.q_rows + 2 * (work.batch * u.q.b + head * u.q.h), u.q.s, u.head_dim);
+    copy(memory.d_o(stage), rows, warp * kOwn,
+         params.d_o_rows + 2 * (work.batch * u.d_o.b + head * u.d_o.h), u.d_o.s, u.head_dim_v);
     // While those are in flight: the statistics of the rows.
-    const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
-    const auto load = [&](uint64_t numbers, float hidden, uint to) {
-      constexpr int kOwn = S.br / 32;  // rows of a lane
-      float x[kOwn];
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const int row = ld_shared_s32(rows + 4 * uint(32 * i + lane));
-        x[i] = row >= 0 ? __ldg(reinterpret_cast<const float*>(numbers) + rows0 + row) : hidden;
-      }
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        far |= tandem_is_far(x[i]);
-        st_shared(to + 4 * uint(32 * i + lane), x[i] == hidden ? -x[i] : x[i]);  // -inf: +inf
-      }
-    };
-    load(params.push.delta, 0.f, memory.delta(stage));
-    far = false;
-    load(params.push.lse, minus_infinity(), memory.lse(stage));
-    far = __any_sync(kAllLanes, far), edge = __any_sync(kAllLanes, edge);
-    if (lane == 0) st_shared(memory.far(stage), int(far), int(edge), 0, 0);
+    const int64_t at = (int64_t(work.batch) * u.heads_q + head) * u.seq_q + row;
+    const float x =
+        row >= 0 ? __ldg(reinterpret_cast<const float*>(params.push.lse) + at) : minus_infinity();
+    const float d = row >= 0 ? __ldg(reinterpret_cast<const float*>(params.push.delta) + at) : 0.f;
+    if (own) {
+      st_shared(memory.lse(stage) + 4 * uint(r), x == minus_infinity() ? -x : x);
+      st_shared(memory.delta(stage) + 4 * uint(r), d);
+    }
+    const bool far = __any_sync(kAllLanes, tandem_is_far(x));
+    const bool edge = work.col0 + S.bc > work.seq_kv ||
+                      __any_sync(kAllLanes, row >= 0 && (row < 64 * blocks.full_begin ||
+                                                         row >= 64 * blocks.full_end));
+    if (lane == 0)
+      st_shared(memory.far(stage) + 4 * uint(warp),
+                (far ? kFarRows : 0u) | (edge ? kEdgeRows : 0u));
     cp_async_wait_group<1>();
     fence_proxy_async_shared();
     __syncwarp();
@@ -193,7 +197,6 @@ struct RowGatherer {
   }
 
   TANDEM_DEVICE void run() const {
-    const int warp = int(threadIdx.x) / 32;
     const auto& u = params.block;
     const Barriers<TILE> barriers(memory.barriers());
     if (threadIdx.x == 0) {
@@ -207,7 +210,6 @@ struct RowGatherer {
     }
     __syncwarp();
     PipelineState<S.q_stages> pipe;
-    int turn = 0;  // the warp that copies the next tile
     for (int n = 0; n < u.group; ++n) {
       const int head = work.head_kv * u.group + n;
       const RowSupport support(params, work, head);
@@ -224,12 +226,9 @@ struct RowGatherer {
           named_barrier_sync(kRowsListed, 128);
         }
         if (first >= listed) break;
-        // Each warp waits for each tile's stage. Otherwise a warp might wait for a phase while the
-        // one before is not over, and the parity of the phase does not tell which it is.
         mbarrier_wait(barriers.q_empty(pipe.stage()), pipe.phase() ^ 1);
         mbarrier_wait(barriers.do_empty(pipe.stage()), pipe.phase() ^ 1);
-        if (turn == warp) gather(head, first, min(listed - first, S.br), pipe.stage());
-        turn = (turn + 1) % 4;
+        gather(head, first, min(listed - first, S.br), pipe.stage());
         pipe.next();
       }
       named_barrier_sync(kRowsListed, 128);  // no warp still reads what the next head overwrites

@@ -76,7 +76,7 @@ struct BwdVariant {
   // weigh_far() runs before weigh() rather than in its place: the two branches then have fewer
   // registers to agree on.
   static constexpr bool kFarBefore = false;
-  // A query tile is of gathered rows, in any order (gathered_rows.cuh). Consumer has hide() and
+  // A query tile is of gathered rows (gathered_rows.cuh). Consumer has has_far(), hide() and
   // add_dq(): what follows from the index of a tile elsewhere follows from those of its rows.
   static constexpr bool kGathers = false;
   // Workgroups are persistent (persistent.cuh), where all gradients are wanted.

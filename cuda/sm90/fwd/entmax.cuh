@@ -102,17 +102,25 @@ struct Candidates {
     const uint from[2] = {end[0], end[1]};
     bool full = false;
 #pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j) {
+    for (int j = 0; j < COUNT / 4; j += 2) {
+      // Most warps have nothing to append of 16 keys where the support is small, and a store takes
+      // as long whether any lane executes it or not.
+      const float* const x = s + 4 * j;
+      const bool some = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[4], x[5])) > bound[0] ||
+                        fmaxf(fmaxf(x[2], x[3]), fmaxf(x[6], x[7])) > bound[1];
+      if (!__any_sync(kAllLanes, some)) continue;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const uint at = uint(key + 8 * j + e);
-        append_above<S::STEP>(end[0], s[4 * j + e], at, bound[0]);
-        append_above<-S::STEP>(end[1], s[4 * j + 2 + e], at, bound[1]);
+      for (int i = 0; i < 8; ++i) {
+        const int r = i / 2 % 2;
+        const uint at = uint(key + 8 * (j + i / 4) + i % 2);
+        if (r == 0)
+          append_above<S::STEP>(end[0], x[i], at, bound[0]);
+        else
+          append_above<-S::STEP>(end[1], x[i], at, bound[1]);
       }
-      if (j % 2 == 1) {  // the next two of j take up to 8 slots
-        if (int(end[1] - end[0]) < 7 * S::STEP) full = true;
-        if (full) end[0] = from[0], end[1] = from[1];
-      }
+      // The next 16 keys take up to 8 slots.
+      if (int(end[1] - end[0]) < 7 * S::STEP) full = true;
+      if (full) end[0] = from[0], end[1] = from[1];
     }
     return __any_sync(kAllLanes, full);
   }
@@ -193,81 +201,94 @@ struct Candidates {
   }
 
   // o of the warp's rows, where the lists hold their support: a row takes V of its candidates from
-  // global memory. Each eight lanes take the list of one lane of the row's quad, and 16 bytes of a
-  // key's features each. t: thresholds of the thread's rows, in units of z; z is `scale` times a
-  // product. v, o: of the head.
+  // global memory. Each eight lanes take the lists of one lane of a quad, and 16 bytes of a key's
+  // features each. The quad's two rows come side by side, so that more loads are in flight. t:
+  // thresholds of the thread's rows, in units of z; z is `scale` times a product. v and o are those
+  // of the head.
   template <typename T>
   TANDEM_DEVICE void store_o(const float (&t)[2], float scale, const FwdBlock& u, const ushort* v,
                              ushort* o, int row0) const {
-    constexpr int kChunks = S::DV / 64;  // a lane's
+    constexpr int kChunks = S::DV / 64;  // of 16 bytes, of a lane
     const int lane = read_tid_x() % 32, group = lane / 8;
     const int counts[2] = {count(0), count(1)};
-    const uint lists = first - uint(lane * 8);
     const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
 #pragma unroll 1
-    for (int n = 0; n < 16; ++n) {
-      const int r = n / 8, owner = n % 8 * 4 + group, row = row0 + n;
-      const int count = __shfl_sync(kAllLanes, r ? counts[1] : counts[0], owner);
-      const float threshold = __shfl_sync(kAllLanes, r ? t[1] : t[0], owner);
-      const int most = __reduce_max_sync(kAllLanes, count);
-      if (row >= u.seq_q) break;
-      uint at = lists + uint(owner * 8 + (r ? (S::MOST - 1) * S::STEP : 0));
-      float sum[8 * kChunks] = {};
+    for (int n = 0; n < 8 && row0 + n < u.seq_q; ++n) {
+      const int owner = n * 4 + group;
+      const uint lists = first + uint((owner - lane) * 8);
+      int count[2];
+      float threshold[2], sum[2][8 * kChunks] = {};
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        count[r] = __shfl_sync(kAllLanes, counts[r], owner);
+        threshold[r] = __shfl_sync(kAllLanes, t[r], owner);
+      }
+      const int most = __reduce_max_sync(kAllLanes, max(count[0], count[1]));
 #pragma unroll 1
-      for (int k = 0; k < most; k += 4) {
-        float weight[4];
-        uint4 x[4][kChunks];
+      for (int k = 0; k < most; k += kAtOnce) {
+        float weight[kAtOnce][2];
+        uint4 x[kAtOnce][2][kChunks];
 #pragma unroll
-        for (int i = 0; i < 4; ++i, at += uint(r ? -S::STEP : S::STEP)) {
-          const float2 candidate = ld_shared_v2_f32(at);
-          const bool there = k + i < count;
-          const float z = fmaxf(fmaf(candidate.x, scale, -threshold), 0.f);
-          weight[i] = there ? z * z : 0.f;
-          const ushort* from = v + int64_t(__float_as_uint(candidate.y)) * u.v.s + lane % 8 * 8;
+        for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-          for (int c = 0; c < kChunks; ++c)
-            x[i][c] = there && lane % 8 * 8 + 64 * c < u.head_dim_v
-                          ? __ldg(reinterpret_cast<const uint4*>(from + 64 * c))
-                          : make_uint4(0, 0, 0, 0);
+          for (int r = 0; r < 2; ++r) {
+            const float2 candidate = ld_shared_v2_f32(
+                lists + uint(r ? (S::MOST - 1 - k - i) * S::STEP : (k + i) * S::STEP));
+            const bool there = k + i < count[r];
+            const float z = fmaxf(fmaf(candidate.x, scale, -threshold[r]), 0.f);
+            weight[i][r] = there ? z * z : 0.f;
+            const ushort* from = v + int64_t(__float_as_uint(candidate.y)) * u.v.s + lane % 8 * 8;
+#pragma unroll
+            for (int c = 0; c < kChunks; ++c)
+              x[i][r][c] = there && lane % 8 * 8 + 64 * c < u.head_dim_v
+                               ? __ldg(reinterpret_cast<const uint4*>(from + 64 * c))
+                               : make_uint4(0, 0, 0, 0);
+          }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+#pragma unroll
+            for (int c = 0; c < kChunks; ++c) {
+              const uint words[4] = {x[i][r][c].x, x[i][r][c].y, x[i][r][c].z, x[i][r][c].w};
+#pragma unroll
+              for (int w = 0; w < 4; ++w) {
+                float* const to = sum[r] + 8 * c + 2 * w;
+                to[0] = fmaf(weight[i][r], T::low(words[w]), to[0]);
+                to[1] = fmaf(weight[i][r], T::high(words[w]), to[1]);
+              }
+            }
+      }
+      // Sums over the four lanes of the quad's lists. A lane ends with four features of one row.
+      const int r = lane / 8 % 2, upper = lane / 16;
+      const int row = row0 + n + 8 * r;
+      ushort* const to = o + row * u.o.s;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        float half[8], own[4];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float x0 = sum[0][8 * c + i], x1 = sum[1][8 * c + i];
+          half[i] = (r ? x1 : x0) + __shfl_xor_sync(kAllLanes, r ? x0 : x1, 8);
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int c = 0; c < kChunks; ++c) {
-            const uint words[4] = {x[i][c].x, x[i][c].y, x[i][c].z, x[i][c].w};
-#pragma unroll
-            for (int w = 0; w < 4; ++w) {
-              float* const to = sum + 8 * c + 2 * w;
-              to[0] = fmaf(weight[i], T::low(words[w]), to[0]);
-              to[1] = fmaf(weight[i], T::high(words[w]), to[1]);
-            }
-          }
-      }
-#pragma unroll
-      for (int i = 0; i < 8 * kChunks; ++i) {
-        sum[i] += __shfl_xor_sync(kAllLanes, sum[i], 8);
-        sum[i] += __shfl_xor_sync(kAllLanes, sum[i], 16);
-      }
-      if (group != 0) continue;
-      ushort* to = o + row * u.o.s;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const int feature = lane % 8 * 8 + 64 * c;
-        uint words[4];
-#pragma unroll
-        for (int w = 0; w < 4; ++w) words[w] = T::pack(sum[8 * c + 2 * w], sum[8 * c + 2 * w + 1]);
-        if (feature >= u.head_dim_v) continue;
+          own[i] = (upper ? half[4 + i] : half[i]) +
+                   __shfl_xor_sync(kAllLanes, upper ? half[i] : half[4 + i], 16);
+        const int feature = lane % 8 * 8 + 64 * c + 4 * upper;
+        if (row >= u.seq_q || feature >= u.head_dim_v) continue;
+        const uint words[2] = {T::pack(own[0], own[1]), T::pack(own[2], own[3])};
         if (chunks) {
-          *reinterpret_cast<uint4*>(to + feature) =
-              make_uint4(words[0], words[1], words[2], words[3]);
+          *reinterpret_cast<uint2*>(to + feature) = make_uint2(words[0], words[1]);
         } else {
 #pragma unroll
-          for (int i = 0; i < 8; ++i)
+          for (int i = 0; i < 4; ++i)
             to[(feature + i) * u.o.d] = ushort(words[i / 2] >> (16 * (i % 2)));
         }
       }
     }
   }
+  static constexpr int kAtOnce = S::DV == 64 ? 4 : 2;  // candidates of a list in store_o()
 };
 
 }  // namespace sm90
