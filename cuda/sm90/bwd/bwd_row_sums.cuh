@@ -21,6 +21,8 @@ namespace {
 template <int TILE>
 struct RowSharedStorage {
   static constexpr SupportShape S = kSupportShapes[TILE];
+  static constexpr int D = S.d,
+                       Q_PANEL = S.warpgroups * 64 * kPanelBytes;  // as load_q() wants them
   static constexpr int kPanels = S.d / 64, kQPanel = S.warpgroups * 64 * kPanelBytes,
                        kKPanel = S.bc * kPanelBytes;
   static constexpr int kAtK = support_at_k(S), kAtWords = support_at_words(S),
@@ -116,31 +118,34 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
     if (threadIdx.x % 128 == 0) mbarrier_arrive(barrier);
   };
   mbarrier_wait(shared.rows_full(), 0);
+  // Tiles come by halves of their keys: while a thread takes one half, S of the next is in flight.
+  // Q and dO are in registers: from shared memory, products with so few keys at a time would take
+  // all of its bandwidth.
+  uint q[D / 16][4], d_o[D / 16][4];
+  load_q<M>(q, shared.q() + own);
+  load_q<M>(d_o, shared.d_o() + own);
   PipelineState<S.stages> pipe;
-#pragma unroll 1
-  for (int t = at.span.begin; t < at.span.end; ++t, pipe.next()) {
-    float s[N / 2], dp[N / 2];
-    const auto product = [&](float(&to)[N / 2], uint rows, uint keys) {
-      wgmma_fence();
+  float first[N / 4], second[N / 4], dp[N / 4];
+  const auto multiply = [&](float(&to)[N / 4], const uint(&rows)[D / 16][4], uint keys, int half) {
+    wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k)
-        Wgmma<T, N>::template ss<0, 0>(to, k_major(rows + own + k / 4 * M::kQPanel + k % 4 * 32),
-                                       k_major(keys + k / 4 * M::kKPanel + k % 4 * 32), k > 0);
-      wgmma_commit_group();
-    };
-    mbarrier_wait(shared.k_full(pipe.stage()), pipe.phase());
-    product(s, shared.q(), shared.k(pipe.stage()));
-    mbarrier_wait(shared.v_full(pipe.stage()), pipe.phase());
-    product(dp, shared.d_o(), shared.v(pipe.stage()));
-    wgmma_wait_group<1>();
-    release(shared.k_empty(pipe.stage()));
+    for (int k = 0; k < D / 16; ++k)
+      Wgmma<T, N / 2>::template rs<0>(
+          to, rows[k][0], rows[k][1], rows[k][2], rows[k][3],
+          k_major(keys + uint(half * (N / 2) * kPanelBytes + k / 4 * M::kKPanel + k % 4 * 32)),
+          k > 0);
+    wgmma_commit_group();
+  };
+  float of_tile[2];  // sums of u of the tile at hand
+  const auto take = [&](float(&s)[N / 4], int t, int half) {
     if (t < at.span.full_begin || t >= at.span.full_end)
-      mask_tile<N>(s, at.band, row, t * N + accumulator_col(), u.seq_kv,
-                   scale < 0.f ? INFINITY : -INFINITY);
-    float here[2][2] = {};
+      mask_tile<N / 2>(s, at.band, row, t * N + half * (N / 2) + accumulator_col(), u.seq_kv,
+                       scale < 0.f ? INFINITY : -INFINITY);
+    float here[2][2] = {}, two[2][2] = {};
     const auto add = [&](int i, float x) {
-      s[i] = FAST ? x : entmax_power(params, x);
-      here[i / 2 % 2][i % 2] += s[i];
+      const float y = FAST ? x : entmax_power(params, x);
+      here[i / 2 % 2][i % 2] += y;
+      two[i / 2 % 2][i % 2] = fmaf(y, dp[i], two[i / 2 % 2][i % 2]);
     };
     if (__any_sync(kAllLanes, (origin[0] == kFarLse) | (origin[1] == kFarLse))) {
 #pragma unroll
@@ -149,7 +154,7 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
         const FarRow far = rows[0];
         const float threshold = origin[r] == kFarLse ? rows.relative(0) : origin[r];
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i)
+        for (int i = 0; i < N / 4; ++i)
           if (i / 2 % 2 == r) {
             const float z = __fmul_rn(params.extra.entmax_scale, __fmul_rn(u.scale, s[i]));
             add(i, fmaxf(__fsub_rn(far.from_origin(z), threshold), 0.f));
@@ -157,27 +162,51 @@ TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i) add(i, fmaxf(fmaf(s[i], scale, -origin[i / 2 % 2]), 0.f));
+      for (int i = 0; i < N / 4; ++i) add(i, fmaxf(fmaf(s[i], scale, -origin[i / 2 % 2]), 0.f));
     }
-    optimization_barrier(s);  // keeps this arithmetic before the wait
-    const float x0 = here[0][0] + here[0][1], x1 = here[1][0] + here[1][1];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float x = here[r][0] + here[r][1];
+      of_tile[r] = half == 0 ? x : of_tile[r] + x;
+      sum[r] += x;
+      dot[r] += two[r][0] + two[r][1];
+    }
+    optimization_barrier(dot);  // keeps the arithmetic before what follows
+  };
+  if (at.span.begin < at.span.end) {
+    mbarrier_wait(shared.k_full(0), 0);
+    multiply(first, q, shared.k(0), 0);
+    mbarrier_wait(shared.v_full(0), 0);
+    multiply(dp, d_o, shared.v(0), 0);
+    wgmma_wait_group<0>();
+  }
+#pragma unroll 1
+  for (int t = at.span.begin; t < at.span.end; ++t) {
+    const int stage = pipe.stage();
+    multiply(second, q, shared.k(stage), 1);
+    take(first, t, 0);
+    multiply(dp, d_o, shared.v(stage), 1);
+    wgmma_wait_group<0>();
+    release(shared.k_empty(stage));
+    release(shared.v_empty(stage));
+    pipe.next();
+    // Behind the last tile these products are in vain, of whatever the stage has.
+    const bool more = t + 1 < at.span.end;
+    if (more) mbarrier_wait(shared.k_full(pipe.stage()), pipe.phase());
+    multiply(first, q, shared.k(pipe.stage()), 0);
+    take(second, t, 1);
+    if (more) mbarrier_wait(shared.v_full(pipe.stage()), pipe.phase());
+    multiply(dp, d_o, shared.v(pipe.stage()), 0);
     if (by_rows) {
-      const uint live = __reduce_or_sync(
-          kAllLanes, (x0 > 0.f ? 1u << lane / 4 : 0u) | (x1 > 0.f ? 256u << lane / 4 : 0u));
+      const uint live = __reduce_or_sync(kAllLanes, (of_tile[0] > 0.f ? 1u << lane / 4 : 0u) |
+                                                        (of_tile[1] > 0.f ? 256u << lane / 4 : 0u));
       if (lane == 0 && t < kSupportTiles)
         *row_support(params, at, opaque(warpgroup), t) = ushort(live);
-    } else if (__any_sync(kAllLanes, x0 > 0.f || x1 > 0.f) && lane == 0 && t < kSupportTiles) {
+    } else if (__any_sync(kAllLanes, of_tile[0] > 0.f || of_tile[1] > 0.f) && lane == 0 &&
+               t < kSupportTiles) {
       red_shared_or(shared.words(warpgroup) + uint(t / 32 * 4), 1u << (t % 32));
     }
-    sum[0] += x0, sum[1] += x1;
     wgmma_wait_group<0>();
-    release(shared.v_empty(pipe.stage()));
-    float two[2][2] = {};
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i)
-      two[i / 2 % 2][i % 2] = fmaf(s[i], dp[i], two[i / 2 % 2][i % 2]);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) dot[r] += two[r][0] + two[r][1];
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
