@@ -56,6 +56,7 @@ struct SimdNormal {
   SimdKind kind;
   const float* tau;
   float alpha_less_1, exponent;
+  int whole;          // the exponent, where it is a whole number up to 16; else 0
   int seq_q, seq_kv;  // with the band, they count a row's keys
 };
 

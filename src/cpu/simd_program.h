@@ -7,6 +7,7 @@
 #ifndef TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #define TANDEM_SRC_CPU_SIMD_PROGRAM_H
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "plan/cpu/sum_parts.h"
@@ -196,10 +197,13 @@ class SimdProgram final : public Program {
                           : p.normalizer == Normalizer::elastic ? SimdKind::elastic
                                                                 : SimdKind::softmax;
     const auto* tau = address<const float>(call.args.tau);
+    const float exponent = entmax ? float(1 / (double(p.alpha) - 1)) : 1;
+    const bool is_whole = exponent <= 16 && exponent == std::floor(exponent);
     return {kind,
             kind == SimdKind::elastic ? tau + h : nullptr,
             entmax ? p.alpha - 1 : 1,
-            entmax ? float(1 / (double(p.alpha) - 1)) : 1,
+            exponent,
+            is_whole ? int(exponent) : 0,
             e.seq_q,
             e.seq_kv};
   }

@@ -39,8 +39,15 @@ inline Weights entmax_weights(const SimdNormal& n, Vec x) {
   const Vec zero = splat(0);
   if (n.exponent == 1) return {select(has, x, zero), select(has, splat(1), zero), has};
   if (n.exponent == 2) return {select(has, x * x, zero), select(has, x, zero), has};
-  const Vec least = splat(std::numeric_limits<float>::min());
-  const Vec u = exp(splat(n.exponent - 1) * log(max(x, least)));
+  Vec u = splat(1);
+  if (n.whole > 0) {
+    Vec power = x;
+    for (int rest = n.whole - 1; rest > 0; rest /= 2, power = power * power)
+      if (rest % 2 != 0) u = u * power;
+  } else {
+    const Vec least = splat(std::numeric_limits<float>::min());
+    u = exp(splat(n.exponent - 1) * log(max(x, least)));
+  }
   return {select(has, x * u, zero), select(has, u, zero), has};
 }
 
