@@ -17,9 +17,7 @@
 #if TANDEM_BF16
 #extension GL_EXT_bfloat16 : require
 #endif
-#if !TANDEM_BF16 || TANDEM_CM2
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#endif
 #define BY_ELEMENT
 #define ANYWHERE false
 #include "coopmat/options.glsl"

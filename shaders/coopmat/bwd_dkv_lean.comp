@@ -90,7 +90,7 @@ void form_gradient(bool of_v, TandemTiles tiles, int heads) {
     if (!of_v) {
       ELEMENTS(k, acc[d]) acc[d][k] *= block.scale;
     }
-    if (d < (of_v ? DV_OUT : D_OUT)) put_block_unrolled(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
+    if (d < (of_v ? DV_OUT : D_OUT)) put_block(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
     END_BLOCK(acc[d])
   }
   barrier();

@@ -117,7 +117,7 @@ void main() {
       barrier();
       EACH(d, D_OUT) {
         ELEMENTS(k, acc[d]) acc[d][k] *= block.scale;
-        put_block_unrolled(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
+        put_block(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
         END_BLOCK(acc[d])
       }
       barrier();

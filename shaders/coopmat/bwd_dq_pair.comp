@@ -76,7 +76,7 @@ void main() {
     FETCH_STEP(after)
     coopMatLoad(s[0], scratch, PAIR_SCRATCH(0), SCRATCH_PITCH, ROW_MAJOR);
     coopMatLoad(dp[0], scratch, PAIR_SCRATCH(1), SCRATCH_PITCH, ROW_MAJOR);
-    if (REUSES_SCRATCH) barrier();
+    if (REUSES_SCRATCH || MOVES) barrier();
     FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end,
                 hides)
     if (far) {

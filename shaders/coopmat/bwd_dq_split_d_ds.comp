@@ -3,7 +3,7 @@
 // rows has a slice of the features of d_q.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#define STREAMED (COLS * (PITCH + ROWS / 8 + 1))
+#include "coopmat/take_ds_options.glsl"
 #include "coopmat/split_d_options.glsl"
 #define ROLES 1
 #include "coopmat/bwd_dq_common.glsl"

@@ -7,11 +7,9 @@
 #define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)
 #define MASKS_FIRST FIRST_IS_EXACT
 #endif
-#if TANDEM_CM2
 #define ROW_CHUNKS(t, chunks) \
   (PLAIN_LOOP == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)
 #define TILES_EXIST ((WHOLE | KEYS_EXIST) != 0)
-#endif
 #include "coopmat/begin.glsl"
 
 #define TANDEM_SPEC GLSL_SPEC

@@ -278,7 +278,7 @@ void main() {
       ELEMENTS(k, acc[d]) acc[d][k] = tandem_f16_average(acc[d][k]);
 #endif
     if (SPLIT == 0)
-      put_block_unrolled(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
+      put_block(BLOCK_ROW * PITCH + d * (MN / 8), acc[d]);
     else
       store_part_block(o, my_row0, d * MN, acc[d]);
     END_BLOCK(acc[d])

@@ -7,7 +7,6 @@
 // compiler (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a
 // compiler makes of the loop").
 
-#if TANDEM_CM2
 const bool PLAIN = PLAIN_LOOP != 0 && PREFETCHES;
 // K and V are prefetched in registers of their own, each from where the previous tile is stored: a
 // whole iteration ahead. With RM 2, a bias, or heads of more than 192, they alternate, as there is
@@ -15,7 +14,5 @@ const bool PLAIN = PLAIN_LOOP != 0 && PREFETCHES;
 const bool BOTH_AHEAD = int(RM != 1) + int(BIAS != 0) + int(2 * DV_BLOCKS + D_BLOCKS > 36) == 0;
 // The rows' maxima stay in the scratch, where only the branch that changes them reads them. Not on
 // lavapipe, whose barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
-const bool MAXIMA_WAIT = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP == 8) == 0;
-#else
-const bool PLAIN = false;
-#endif
+const bool MAXIMA_WAIT =
+    int(TANDEM_CM2 == 0) + int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP == 8) == 0;

@@ -74,18 +74,3 @@ Place parked_place() {
 #define PARKED_PLACE                  \
   const Place place = parked_place(); \
   const int row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
-
-// put_block() without a loop that stays, around which Mesa would keep the blocks in memory.
-void put_block_unrolled(int to, ACC x) {
-#if TANDEM_BF16
-  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  EACH(i, (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP) {
-    const int n = LANE + i * SUBGROUP;
-    if (n < BLOCK_CHUNKS) streamed[to + n / (MN / 8) * PITCH + n % (MN / 8)] = packed_chunk(n);
-  }
-  subgroupBarrier();
-#else
-  put_block(to, x);
-#endif
-}

@@ -4,3 +4,4 @@
 #define KEEP_BY_ELEMENT 1
 // WIDE tensors have no features beside whole words (row_score.glsl).
 #define ROW_WORDS(t, row, col) (WIDE != 0 ? load_wide(row, col) : load_words(t, row, col))
+#define ROUNDS_IN_SCRATCH 1

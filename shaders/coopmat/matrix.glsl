@@ -238,25 +238,11 @@ void row_sum(inout ACC x) { reduce_rows(x, true); }
 #endif
 
 // ---- from an accumulator to the left operand of the next product, or to shared memory ----
-#if TANDEM_BF16 && !TANDEM_CM2
-// Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in
-// scratch.
-uvec4 packed_chunk(int n) {
-  const int at = MY_SCRATCH + n / (MN / 8) * SCRATCH_PITCH + n % (MN / 8) * 2;
-  const vec4 low = scratch[at], high = scratch[at + 1];
-  return uvec4(to_bits16(low.x) | to_bits16(low.y) << 16, to_bits16(low.z) | to_bits16(low.w) << 16,
-               to_bits16(high.x) | to_bits16(high.y) << 16,
-               to_bits16(high.z) | to_bits16(high.w) << 16);
-}
-#endif
-
-const int OPERAND_PITCH = MK / 8 + 1;
-// finite: a NaN may become a number.
-OPERAND_A to_operand(ACC x, bool finite) {
-#if TANDEM_CM2
 #if TANDEM_BF16
-  // NVIDIA's conversion to bf16 truncates (580.159.04): a weight just below 1 would become 0.996.
-  // So it is rounded here, to nearest with ties away from 0; infinities and NaNs are kept.
+// For a conversion of operands to bf16. NVIDIA's truncates (580.159.04): a weight just below 1
+// would become 0.996. So it is rounded here, to nearest with ties away from 0; infinities and NaNs
+// are kept. finite: a NaN may become a number.
+void round_operand(inout ACC x, bool finite) {
   ELEMENTS(k, x) {
     const uint bits = floatBitsToUint(x[k]);
     // A NaN may become a number only if its sign is set and so are its last bits, and there are
@@ -266,11 +252,50 @@ OPERAND_A to_operand(ACC x, bool finite) {
     else
       x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
   }
+}
 #endif
+#if !TANDEM_CM2
+#if TANDEM_BF16 && ROUNDS_IN_SCRATCH
+// Eight elements of the block in scratch, rounded.
+uvec4 packed_chunk(int n) {
+  const int at = MY_SCRATCH + n / (MN / 8) * SCRATCH_PITCH + n % (MN / 8) * 2;
+  const vec4 low = scratch[at], high = scratch[at + 1];
+  return uvec4(to_bits16(low.x) | to_bits16(low.y) << 16, to_bits16(low.z) | to_bits16(low.w) << 16,
+               to_bits16(high.x) | to_bits16(high.y) << 16,
+               to_bits16(high.z) | to_bits16(high.w) << 16);
+}
+#elif TANDEM_BF16
+// Accumulators of bf16 are rare. Those of f16 carry the upper halves of the elements instead, which
+// are bf16. Conversions between accumulators go component by component (OpFConvert), so an
+// element of f32 and one of f16 with the same index are in the same place.
+ACC_F16 halves_of(ACC x) {
+  ACC_F16 y;
+  ELEMENTS(k, x) y[k] = unpackFloat2x16(floatBitsToUint(x[k])).y;
+  return y;
+}
+#else
+ACC_F16 halves_of(ACC x) { return ACC_16(x); }
+#endif
+#endif
+
+const int OPERAND_PITCH = MK / 8 + 1;
+// Whether an operand's elements have to move between invocations, through the scratch: without
+// NV_cooperative_matrix2, unless they have the places of an accumulator's (matrix_places.comp).
+const bool MOVES = TANDEM_CM2 == 0 && COPIES == 0;
+// finite: a NaN may become a number. at, pitch: a part of the scratch for it.
+OPERAND_A to_operand(ACC x, bool finite, int at, int pitch) {
+#if TANDEM_BF16 && !(ROUNDS_IN_SCRATCH && !TANDEM_CM2)
+  round_operand(x, finite);
+#endif
+#if TANDEM_CM2
   return OPERAND_A(x);
 #else
   OPERAND_A a;
-#if TANDEM_BF16
+  if (COPIES != 0) {
+    ELEMENTS(k, x) a[k] = HALF(x[k]);
+    return a;
+  }
+#if TANDEM_BF16 && ROUNDS_IN_SCRATCH
   const int most = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
   uvec4 packed[most];
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
@@ -281,26 +306,29 @@ OPERAND_A to_operand(ACC x, bool finite) {
   EACH(i, most) {
     const int n = LANE + i * SUBGROUP;
     if (n < BLOCK_CHUNKS)
-      scratch[MY_SCRATCH + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] =
-          uintBitsToFloat(packed[i]);
+      scratch[at + n / (MN / 8) * pitch + n % (MN / 8)] = uintBitsToFloat(packed[i]);
   }
 #else
-  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(halves_of(x), scratch, at, pitch, ROW_MAJOR);
 #endif
   subgroupBarrier();
-  coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  coopMatLoad(a, scratch, at, pitch, ROW_MAJOR);
   subgroupBarrier();
   return a;
 #endif
 }
-
+OPERAND_A to_operand(ACC x, bool finite) {
+  return to_operand(x, finite, MY_SCRATCH, OPERAND_PITCH);
+}
 OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
 
 // A step's q-th block becomes an operand in a[RM]; with KN 2, once the second block is there.
 #if TANDEM_KN == 1
+#define COLS_TO_OPERAND(x, n) to_operand(x[n], true)
 #define BEFORE(a)
 #define PUT_OPERAND(a, q, x, arguments) a[q] = to_operand arguments;
 #else // f16 without NVIDIA's conversions, which keep the edges (src/plan/coopmat/planner.cpp)
+#define COLS_TO_OPERAND(x, n) to_operand(x[2 * (n)], x[2 * (n) + 1])
 #define BEFORE(a) ACC before_##a;
 #define PUT_OPERAND(a, q, x, arguments) \
   if ((q) % KN == 0)                    \
@@ -309,8 +337,8 @@ OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
     a[(q) / KN] = to_operand(before_##a, x);
 OPERAND_A to_operand(ACC first, ACC last) {
   OPERAND_A a;
-  coopMatStore(ACC_16(first), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
-  coopMatStore(ACC_16(last), scratch, MY_SCRATCH + MN / 8, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(halves_of(first), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(halves_of(last), scratch, MY_SCRATCH + MN / 8, OPERAND_PITCH, ROW_MAJOR);
   subgroupBarrier();
   coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
   subgroupBarrier();
@@ -320,22 +348,29 @@ OPERAND_A to_operand(ACC first, ACC last) {
 
 // Stores a result's block in the streamed tiles' array, as 16-bit elements, rounded to nearest even
 // whatever a conversion does, as its input needs no rounding.
-void put_block(int to, ACC x) {
-#if TANDEM_BF16 && !TANDEM_CM2
+void put_block(int to, int pitch, ACC x) {
+#if TANDEM_BF16 && ROUNDS_IN_SCRATCH && !TANDEM_CM2
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
-  for (int n = LANE; n < BLOCK_CHUNKS; n += SUBGROUP)
-    streamed[OWN_STREAMED(to) + n / (MN / 8) * PITCH + n % (MN / 8)] = packed_chunk(n);
+  // Without a loop that stays, around which Mesa would keep the blocks in memory.
+  EACH(i, (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP) {
+    const int n = LANE + i * SUBGROUP;
+    if (n < BLOCK_CHUNKS)
+      streamed[OWN_STREAMED(to) + n / (MN / 8) * pitch + n % (MN / 8)] = packed_chunk(n);
+  }
   subgroupBarrier();
 #else
   ELEMENTS(k, x) x[k] = nearest16(x[k]);
-#if TANDEM_BF16
-  coopMatStore(OPERAND_A(x), streamed, OWN_STREAMED(to), PITCH, ROW_MAJOR);
+#if !TANDEM_CM2
+  coopMatStore(halves_of(x), streamed, OWN_STREAMED(to), pitch, ROW_MAJOR);
+#elif TANDEM_BF16
+  coopMatStore(OPERAND_A(x), streamed, OWN_STREAMED(to), pitch, ROW_MAJOR);
 #else
-  coopMatStore(ACC_16(x), streamed, OWN_STREAMED(to), PITCH, ROW_MAJOR);
+  coopMatStore(ACC_16(x), streamed, OWN_STREAMED(to), pitch, ROW_MAJOR);
 #endif
 #endif
 }
+void put_block(int to, ACC x) { put_block(to, PITCH, x); }
 
 // ---- numbers a row ----
 // A number for each of the block's rows, from its invocation (LANE < MM, or several times if

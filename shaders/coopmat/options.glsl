@@ -64,3 +64,8 @@
 #ifndef ROUNDS_FAST // to bf16 by a maximum of integers (matrix.glsl)
 #define ROUNDS_FAST false
 #endif
+// 1: without NV_cooperative_matrix2, elements are rounded to bf16 in the scratch, as accumulators
+// of f16 may have elements in other places than those of f32 (Mesa, Intel)
+#ifndef ROUNDS_IN_SCRATCH
+#define ROUNDS_IN_SCRATCH 0
+#endif

@@ -13,6 +13,10 @@ const int STAGES = 2;
 #define STAGE(n) ((n)*2 * SECOND)
 // Whether what stands between the products needs the scratch that they passed through.
 const bool REUSES_SCRATCH = BIAS_CHUNKS || DROPOUT != 0;
+// Where an operand of bwd_dkv passes if it MOVES. The second's product is not read by the first, so
+// there is room in its scratch for both of the pair.
+#define CONVERT_AT (REUSES_SCRATCH ? MY_SCRATCH : PAIR_SCRATCH(1) + (SECOND_OF_PAIR ? MK / 8 : 0))
+const int CONVERT_PITCH = 2 * (MK / 8) + 1;
 
 // Left operands and results are PASS_BLOCKS blocks of features of both tensors at a time, side by
 // side in the streamed tiles' array.

@@ -17,7 +17,7 @@ const int SLICES = OWNERS / ROLES;
 // Scratch of one of the owners of the subgroup's rows.
 #define OWNER_SCRATCH(n) ((TEAM_SUBGROUP + (n) * (SUBGROUPS / OWNERS)) * SCRATCH)
 // Whether what stands between the products needs the scratch that they passed through.
-const bool REUSES_SCRATCH = TANDEM_CM2 == 0 || BIAS_CHUNKS || DROPOUT != 0;
+const bool REUSES_SCRATCH = MOVES || BIAS_CHUNKS || DROPOUT != 0;
 
 // Rows pass through the streamed tiles' array PASS_BLOCKS blocks of features of each slice at a
 // time, side by side.
@@ -26,6 +26,7 @@ const int ROOM_BLOCKS = (STREAMED / ROWS - 1) / (OWNERS * MN / 8);
 // A power of two, by which indices are divided.
 #define POWER_BELOW(n) ((n) >= 16 ? 16 : (n) >= 8 ? 8 : (n) >= 4 ? 4 : (n) >= 2 ? 2 : 1)
 const int PASS_BLOCKS = POWER_BELOW(ROOM_BLOCKS);
+const int LOAD_BLOCKS = PASS_BLOCKS / KN; // left operands
 const int PASS_CHUNKS = PASS_BLOCKS * (MN / 8);
 const int PASS_PITCH = OWNERS * PASS_CHUNKS + 1;
 #define PASSES(own) (((own) + PASS_BLOCKS - 1) / PASS_BLOCKS)
@@ -42,16 +43,16 @@ void put_pass(int owner, View t, int r0, int pass) {
   }
 }
 // The subgroup's slice of its rows of t, or of u in the second role, as left operands x[LEFT_OWN].
-#define LOAD_SLICES(x, t, u, r0)                                                             \
-  EACH(pass, PASSES(LEFT_OWN)) {                                                             \
-    barrier();                                                                               \
-    put_pass(0, t, r0, pass);                                                                \
-    if (ROLES > 1) put_pass(SLICES, u, r0, pass);                                            \
-    barrier();                                                                               \
-    EACH(d, PASS_BLOCKS)                                                                     \
-      if (pass * PASS_BLOCKS + d < LEFT_OWN)                                                 \
-        coopMatLoad(x[pass * PASS_BLOCKS + d], streamed, PASS_AT(d), PASS_PITCH, ROW_MAJOR); \
-  }                                                                                          \
+#define LOAD_SLICES(x, t, u, r0)                                                                 \
+  EACH(pass, PASSES(LEFT_OWN * KN)) {                                                            \
+    barrier();                                                                                   \
+    put_pass(0, t, r0, pass);                                                                    \
+    if (ROLES > 1) put_pass(SLICES, u, r0, pass);                                                \
+    barrier();                                                                                   \
+    EACH(d, LOAD_BLOCKS)                                                                         \
+      if (pass * LOAD_BLOCKS + d < LEFT_OWN)                                                     \
+        coopMatLoad(x[pass * LOAD_BLOCKS + d], streamed, PASS_AT(d* KN), PASS_PITCH, ROW_MAJOR); \
+  }                                                                                              \
   barrier();
 
 // The subgroup's part of S or dP. at: the rows that it multiplies, from its slice on. Two sums, as
@@ -89,25 +90,6 @@ void put_pass(int owner, View t, int r0, int pass) {
     acc[d] = coopMatMulAdd(a, y, acc[d]);                            \
   }
 
-// put_block() for a pass, without a loop that stays.
-void put_slice_block(int to, ACC x) {
-#if TANDEM_BF16 && !TANDEM_CM2
-  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  EACH(i, (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP) {
-    const int n = LANE + i * SUBGROUP;
-    if (n < BLOCK_CHUNKS) streamed[to + n / (MN / 8) * PASS_PITCH + n % (MN / 8)] = packed_chunk(n);
-  }
-  subgroupBarrier();
-#else
-  ELEMENTS(k, x) x[k] = nearest16(x[k]);
-#if TANDEM_BF16
-  coopMatStore(OPERAND_A(x), streamed, to, PASS_PITCH, ROW_MAJOR);
-#else
-  coopMatStore(ACC_16(x), streamed, to, PASS_PITCH, ROW_MAJOR);
-#endif
-#endif
-}
 // Without lengths every workgroup has a row.
 const bool MAY_BE_EMPTY = LENGTHS_Q != 0 || LENGTHS_KV != 0;
 // Stores a pass of the results of `owners` owners from `owner` on, each of which has `own` blocks
@@ -146,10 +128,11 @@ void store_pass(View t, int owner, int owners, int own, int r0, int pass, int li
   }
 }
 // Puts a pass of the results x[own] into the array.
-#define PUT_PASS(x, own, pass)                                                                \
-  barrier();                                                                                  \
-  EACH(d, PASS_BLOCKS)                                                                        \
-    if (pass * PASS_BLOCKS + d < own) put_slice_block(PASS_AT(d), x[pass * PASS_BLOCKS + d]); \
+#define PUT_PASS(x, own, pass)                                      \
+  barrier();                                                        \
+  EACH(d, PASS_BLOCKS)                                              \
+    if (pass * PASS_BLOCKS + d < own)                               \
+      put_block(PASS_AT(d), PASS_PITCH, x[pass * PASS_BLOCKS + d]); \
   barrier();
 // Stores x[own] of all owners, slices of one tensor.
 #define STORE_SLICES(x, own, t, r0, limit)          \

@@ -91,6 +91,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MN = uint32_t(own.matrix.n);
   s.LEFT_SHARED = uint32_t(own.left_shared);
   s.REGISTER_PREFETCH = own.register_prefetch;
+  s.COPIES = own.copies;
   s.WHOLE = is_whole(plan.problem, l);
   s.FOLDED = is_folded(plan.problem);
   s.BIAS_WIDE = bias_code(plan.problem, l);

@@ -26,6 +26,7 @@ constexpr uint32_t lean = 1u << 8;    // few registers: tiles with numbers in sh
 constexpr uint32_t tensor = 1u << 9;  // the tile's own rows come and go by tensor addressing
 constexpr uint32_t ds = 1u << 10;  // bwd_dkv leaves dS in the workspace; bwd_dq, bwd_dbias take it
 constexpr uint32_t pair = 1u << 11;     // rows belong to pairs of subgroups
+constexpr uint32_t strips = 1u << 13;   // fwd: rows come and go by strips of features
 constexpr uint32_t split_d = 1u << 30;  // heads over 256: features are split over subgroups
 // bwd_dkv of coopmat2 and bwd_dkv_dq of sm90: several workgroups may share a tile of keys.
 constexpr uint32_t parts = 1u << 12;

@@ -71,6 +71,11 @@ String describe_caps(const Caps& c) {
       list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
     if (!list.empty()) line("matrices", list);
     list.clear();
+    for (const MatrixShape& m : c.matrices)
+      if (m.copies)
+        list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
+    if (!list.empty()) line("matrix_copies", list);
+    list.clear();
     for (const Quirk& quirk : kQuirks)
       if (quirk_applies(quirk, c))
         list +=
@@ -104,8 +109,8 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const KernelRow& row : kKernels)
       known |= word == kernel_name(row) || (is_fixed_set(row) && word == fixed_set_name(row));
     for (const SpeedRule* rule : speed_rules()) known |= word == rule->name;
-    known |=
-        word == kDsWord || word == kPartsWord || word == kUnalignedWord || word == kSpecialiseWord;
+    known |= word == kDsWord || word == kPartsWord || word == kCopiesWord ||
+             word == kUnalignedWord || word == kSpecialiseWord;
     if (!known)
       return fail(
           TANDEM_ERROR_INVALID_ARGUMENT,

@@ -15,6 +15,9 @@ namespace tandem {
 struct MatrixShape {
   int m, n, k;
   const char* operands;  // "f16" or "bf16"
+  // The device has shown that the i-th element of an invocation is the same in accumulators and in
+  // left operands, in subgroups of matrix_subgroup() (src/vulkan/probe.h).
+  bool copies = false;
 };
 
 struct Caps {

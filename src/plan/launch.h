@@ -32,6 +32,7 @@ struct MatrixLaunch {
   uint32_t subgroup = 0;          // invocations of a subgroup
   int row_blocks = 0;             // matrices of rows that a subgroup owns
   int left_shared = 0;            // left operands that stay in shared memory
+  bool copies = false;            // of an accumulator's elements make a left operand
   bool register_prefetch = true;  // the next tile's rows wait in registers
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once

@@ -77,6 +77,8 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 constexpr const char* kDsWord = "shared_ds";
 // The same of partial sums of d_k and d_v (trait::parts).
 constexpr const char* kPartsWord = "dkv_parts";
+// The same of operands made of an accumulator's elements (MatrixShape::copies).
+constexpr const char* kCopiesWord = "matrix_copies";
 // Names in TANDEM_DISABLE of what a Vulkan device does when it makes pipelines: those for tensors
 // at any address, beside those for addresses that are multiples of 16; specialise().
 constexpr const char* kUnalignedWord = "unaligned";

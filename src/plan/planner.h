@@ -173,6 +173,11 @@ using MakePlanner = std::unique_ptr<PathPlanner> (*)(const PathRow&, const Probl
 // The shape of matrices that a matrix path of Vulkan takes for a problem; m = 0: the device has
 // none that fits.
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2);
+// The subgroup size that pipelines with matrices request, but for tiles that have their own.
+uint32_t matrix_subgroup(const Caps& caps);
+// Whether vulkan.coopmat would take copies of elements (MatrixShape::copies) if the device had
+// them: with a shape of the path, on a device where vulkan.coopmat2 does not serve.
+bool may_copy(const Caps& caps, const MatrixShape& shape);
 
 // The one operation of a merge, or of its backward.
 Stem merge_stem(const Problem& p);

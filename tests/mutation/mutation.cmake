@@ -80,10 +80,10 @@ endfunction()
 
 # A module of stem's kernels with matrices on path, f16, from dir/<path>/shaders first; a path coopmat_k2 is coopmat's with
 # operands twice as deep, coopmat_lean its lean tiles, coopmat2_tensor coopmat2's with rows by tensor addressing, coopmat2_ds
-# those that share ds.
+# those that share ds, and strips those of rows by strips of features.
 function(tandem_own_matrix_module name dir stem path)
   set(module ${stem}_${path}_f16)
-  if(path MATCHES "^(coopmat2?)_(k2|lean|tensor|ds)$")
+  if(path MATCHES "^(coopmat2?)_(k2|lean|tensor|ds|strips|strips_k2)$")
     set(path ${CMAKE_MATCH_1})
     set(module ${stem}_${path}_f16_${CMAKE_MATCH_2})
   endif()

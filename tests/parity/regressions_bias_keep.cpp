@@ -127,8 +127,8 @@ TEST_CASE("bias and keep: everything hidden" * doctest::skip(!at_least(Tier::ci)
       }
 }
 
-// On vulkan.coopmat2 bwd_dq and bwd_dbias read the dS that bwd_dkv leaves, of tiles without a kept
-// key as well. Splits of the batch sum d_bias.
+// With matrices of Vulkan bwd_dq and bwd_dbias read the dS that bwd_dkv leaves, of tiles without a
+// kept key as well. Splits of the batch sum d_bias.
 TEST_CASE("bias and keep: d_bias from shared dS") {
   int n = 0;
   for (const Shape& s : {Shape{3, 2, 1, 150, 200, 24, 16}, Shape{2, 2, 2, 49, 49, 32, 32},
@@ -148,6 +148,6 @@ TEST_CASE("bias and keep: d_bias from shared dS") {
         return (i / 32 + j / 32 + b) % 2 == 0 || j == 3 ? 1 : 0;
       });
       for (Target& target : targets())
-        if (target.path == "coopmat2") check_on(target, test, expect);
+        if (target.path == "coopmat2" || target.path == "coopmat") check_on(target, test, expect);
     }
 }

@@ -134,10 +134,16 @@ TEST_CASE("rows: coopmat2, tensor addressing") {
       "fwd f16 b1 hq2 hk1 sq70 sk60 d256 dv256");
 }
 
+// What has no tensor addressing, and rows of o that it does not take.
+TEST_CASE("rows: coopmat2 and coopmat, rows by strips of features") {
+  RowCase{"coopmat2", true}.check("fwd f16 b1 hq2 hk1 sq70 sk60 d136 dv24");
+  RowCase{"coopmat"}.check("fwd f16 b1 hq2 hk1 sq70 sk60 d136 dv24");
+}
+
 // Partial sums of d_k and d_v: 4 tiles of query rows a head, of one kv head.
-TEST_CASE("rows: coopmat2, workgroups that share a tile of keys") {
-  const RowCase coopmat2{"coopmat2"};
-  coopmat2.check("bwd f16 b1 hq11 hk1 sq136 sk128 d16 dv32 causal_top_left");
+TEST_CASE("rows: coopmat2 and coopmat, workgroups that share a tile of keys") {
+  for (const char* path : {"coopmat2", "coopmat"})
+    RowCase{path}.check("bwd f16 b1 hq11 hk1 sq136 sk128 d16 dv32 causal_top_left");
 }
 
 // The plain loop of coopmat2's fwd, with all that it takes: one set of staging registers and two,
@@ -158,8 +164,9 @@ TEST_CASE("rows: coopmat2, the loop of products and exponentials") {
 }
 
 // Heads that have no tiles but those of pairs, on any driver.
-TEST_CASE("rows: coopmat2, pairs of subgroups") {
-  const RowCase coopmat2{"coopmat2"};
-  coopmat2.check("bwd f16 b1 hq2 hk1 sq70 sk60 d136 dv24 causal_top_left");  // and shared dS
-  coopmat2.check("bwd f16 b1 hq1 hk1 sq40 sk50 d24 dv136 keep:1x1x40");
+TEST_CASE("rows: coopmat2 and coopmat, pairs of subgroups") {
+  for (const char* path : {"coopmat2", "coopmat"}) {
+    RowCase{path}.check("bwd f16 b1 hq2 hk1 sq70 sk60 d136 dv24 causal_top_left");  // and shared dS
+    RowCase{path}.check("bwd f16 b1 hq1 hk1 sq40 sk50 d24 dv136 keep:1x1x40");
+  }
 }

@@ -254,7 +254,7 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   // Elsewhere they are the last resort.
   caps = caps_of("h100_vulkan");
   Plan plan;
-  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16,fwd16w",
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256s,fwd256,fwd256n,fwd16,fwd16w",
                          &caps.disabled)
               .ok());
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
@@ -384,7 +384,7 @@ TEST_CASE("matrix paths: features of heads over 256 are split over subgroups") {
   CHECK(reasons(none).find("bytes of shared memory, the device has 32768") != std::string::npos);
 }
 
-TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
+TEST_CASE("matrix paths: rows that come and go by tensor addressing, or by strips") {
   const Caps h100 = caps_of("h100_vulkan");
   const auto tile = [](const char* line, const Caps& caps, const char* reason) {
     Plan plan;
@@ -408,24 +408,28 @@ TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
   CHECK(tile("fwd f16 sq60 d256", h100, "") == "fwd256");  // empty by more than half
   // Rows that overlap, have strided features, or are beyond 32 bits of index.
   const char* const rows = "rows of q or o";
-  CHECK(tile("fwd f16 sq1000 d256 q=0,0,0,1", h100, rows) == "fwd256");
-  CHECK(tile("fwd f16 sq1000 d256 q=256000,256000,1,1000", h100, rows) == "fwd256");
-  CHECK(tile("fwd f16 sq1000 d256 o=8388608000,8388608000,8388608,1", h100, rows) == "fwd256");
+  CHECK(tile("fwd f16 sq1000 d256 q=0,0,0,1", h100, rows) == "fwd256s");
+  CHECK(tile("fwd f16 sq1000 d256 q=256000,256000,1,1000", h100, rows) == "fwd256s");
+  CHECK(tile("fwd f16 sq1000 d256 o=8388608000,8388608000,8388608,1", h100, rows) == "fwd256s");
   Caps caps = h100;
   caps.coopmat_tensors = false;
-  CHECK(tile("fwd f16 sq1000 d256", caps, "cooperativeMatrixTensorAddressing") == "fwd256");
+  CHECK(tile("fwd f16 sq1000 d256", caps, "cooperativeMatrixTensorAddressing") == "fwd256s");
   caps = h100;
   REQUIRE(parse_disabled("vulkan.coopmat2", &caps.disabled).ok());
-  CHECK(tile("fwd f16 sq1000 d256", caps, "belongs to coopmat2") == "fwd256");
+  CHECK(tile("fwd f16 hq16 sq1000 d256", caps, "belongs to coopmat2") == "fwd256s");
   caps = h100;
   REQUIRE(parse_disabled("fwd256t", &caps.disabled).ok());
+  CHECK(tile("fwd f16 sq1000 d256", caps, "disabled") == "fwd256s");
+  REQUIRE(parse_disabled("fwd256t,fwd256s", &caps.disabled).ok());
   CHECK(tile("fwd f16 sq1000 d256", caps, "disabled") == "fwd256");
   // What it saves: rows of 528 bytes, 128 of them, would be more than the device has.
   const MatrixTile& t = *std::find_if(std::begin(kMatrixTiles), std::end(kMatrixTiles),
                                       [](const MatrixTile& x) { return x.tensors; });
-  MatrixTile plain = t;
-  plain.tensors = false;
+  MatrixTile plain = t, strips = t;
+  plain.tensors = strips.tensors = false;
+  strips.strips = true;
   CHECK(matrix_shared_bytes(t, 256, 256, {16, 16, 16}) == 64 * 528 + 8 * 320 * 4 + 64);
+  CHECK(matrix_shared_bytes(strips, 256, 256, {16, 16, 16}) == 64 * 528 + 8 * 320 * 4 + 64);
   CHECK(matrix_shared_bytes(plain, 256, 256, {16, 16, 16}) == 128 * 528 + 8 * 320 * 4 + 64);
 }
 
@@ -499,7 +503,8 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   // Sums over the batch go block by block: not where a step of the kernel is two.
   const Problem sums =
       problem_of("bwd f16 b4 hq32 sq1024 d128 bias:f16:1x32x1024 grads=qkvb d_bias:f16");
-  for (const auto& row : {std::pair<const char*, bool>{"vulkan.coopmat2", true},
+  for (const auto& row : {std::pair<const char*, bool>{"vulkan.coopmat2", false},
+                          {"vulkan.coopmat2,shared_ds", true},
                           {"16x16x16,shared_ds", true},
                           {"16x16x16,vulkan.coopmat2", false}}) {
     REQUIRE(make_plan(sums, without(h100, row.first), &plan).ok());
@@ -519,6 +524,13 @@ TEST_CASE("matrix paths: pairs of subgroups for wide heads, and parts of d_k and
     CHECK((plan.find_sum(TANDEM_GRAD_V) != nullptr) == (l.splits > 1));
     return text("%s %s %u", l.tile.name, kKernels[l.kernel].variant, l.splits);
   };
+  for (const char* disabled : {"", "vulkan.coopmat2"}) {
+    caps = caps_of("h100_vulkan");
+    if (*disabled) REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+    CHECK(dkv("bf16 hq4 sq500 d256") == "dkv256p pair_ds 1");
+    CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d64") == "dkv64 parts 8");
+  }
+  caps = caps_of("h100_vulkan");
   CHECK(dkv("bf16 hq4 sq500 d256") == "dkv256p pair_ds 1");
   CHECK(dkv("bf16 hq4 sq500 d192 dv128 keep:1x1x1") == "dkv256p pair 1");
   CHECK(dkv("bf16 hq4 sq500 d128") == "dkv128 ds 1");

@@ -202,8 +202,9 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
   const int cols = l.as<MatrixLaunch>() ? l.of<MatrixLaunch>().matrix.k : l.tile.block_cols();
   CHECK(l.d_blocks * cols >= p.head_dim);
-  CHECK((l.d_blocks - 1) * cols < p.head_dim);
   CHECK(l.dv_blocks * cols >= p.head_dim_v);
+  if (l.has(trait::split_d)) return;  // whole slices
+  CHECK((l.d_blocks - 1) * cols < p.head_dim);
   CHECK((l.dv_blocks - 1) * cols < p.head_dim_v);
 }
 

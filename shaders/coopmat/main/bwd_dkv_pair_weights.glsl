@@ -29,5 +29,5 @@ EACH(r, RM) {
     if (SOFTCAP != 0) ds *= slope[r][n];
     y[n] = second ? ds : y[n];
   }
-  own[r] = to_operand(y);
+  own[r] = to_operand(y, false, CONVERT_AT, CONVERT_PITCH);
 }

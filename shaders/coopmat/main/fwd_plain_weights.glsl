@@ -46,9 +46,9 @@ if (!BOTH_AHEAD) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);
   if (BIAS_FIRST) { // for the next tile, as S has left its registers
     FETCH_BIAS(bias, row0, COL_OF(t + 1))
   }
-  EACH(n, NB) {
+  EACH(n, COL_STEPS) {
     OPERAND_A p[RM];
-    EACH(r, RM) p[r] = to_operand(S[r][n], true);
+    EACH(r, RM) p[r] = COLS_TO_OPERAND(S[r], n);
     EACH(d, DV_OUT) {
       OPERAND_B y;
       coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);

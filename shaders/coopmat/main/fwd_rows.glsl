@@ -18,11 +18,9 @@ if (NORM != SOFTMAX) {
 }
 
 // One of two loops, so that specialise() leaves the driver one to compile.
-#if TANDEM_CM2
 if (PLAIN) {
 #include "coopmat/main/fwd_plain_loop.glsl"
 }
-#endif
 if (!PLAIN) {
 #include "coopmat/main/fwd_loop.glsl"
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "heuristics.h"
 #include "kernels/params.h"
+#include "plan/quirks.h"
 
 namespace tandem {
 
@@ -8,11 +9,13 @@ MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Lau
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   const MatrixLaunch::PlainLoop other;
   if (p.batch_invariant) return other;  // by strides and masks it would have one loop or the other
-  if (l.row().path_id != PathId::vulkan_coopmat2 || l.has(trait::split_d) ||
+  if (find_quirk(caps, QuirkAction::doubled) || l.has(trait::split_d | trait::lean) ||
       !own.register_prefetch || !is_folded(p))
     return other;
+  const bool coopmat2 = l.row().path_id == PathId::vulkan_coopmat2;
+  if (own.row_blocks > 1 && !coopmat2 && !own.copies) return other;  // not measured
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
-  const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;
+  const bool chunks_of_bias = p.bias && bias_code(p, l) > 0 && coopmat2;
   if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.spans ||
       p.dist_window > 0 || (p.bias && (!chunks_of_bias || p.softcap > 0 || p.alibi)))
     return other;

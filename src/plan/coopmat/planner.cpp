@@ -19,12 +19,19 @@ String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
 namespace {
 
-bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
+const MatrixShape* find_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
   for (const MatrixShape& m : caps.matrices)
     if (m.m == shape.m && m.n == shape.n && m.k == shape.k &&
         std::strcmp(m.operands, operands) == 0)
-      return true;
-  return false;
+      return &m;
+  return nullptr;
+}
+bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
+  return find_shape(caps, operands, shape) != nullptr;
+}
+bool has_copies(const Caps& caps, const char* operands, const MatrixDims& shape) {
+  const MatrixShape* found = find_shape(caps, operands, shape);
+  return found && found->copies && !is_disabled(caps, kCopiesWord);
 }
 
 // Why a path does not take a shape that the device has; "" if it does.
@@ -49,24 +56,46 @@ MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2) {
   };
   const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0,
              wide = std::max(p.head_dim, p.head_dim_v) > kWholeFeatures;  // K has to be N
+  MatrixDims first;  // in the order of the table
   for (const MatrixDims& s : kMatrixDims)
-    if (!p.backward && !scores && !wide &&
+    if (first.m == 0 && taken(s)) first = s;
+  // The quirk is about operands that pass through shared memory.
+  const bool copies = !coopmat2 && has_copies(caps, dtype_name(p.dtype), first);
+  for (const MatrixDims& s : kMatrixDims)
+    if (!p.backward && !scores && !wide && !copies &&
         find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
       return s;
-  for (const MatrixDims& shape : kMatrixDims)
-    if (taken(shape)) return shape;
-  return MatrixDims();
+  return first;
 }
 
-namespace {
+bool may_copy(const Caps& caps, const MatrixShape& shape) {
+  const bool coopmat2 = caps.coopmat_reductions && caps.coopmat_conversions &&
+                        caps.coopmat_per_element && !is_disabled(caps, "vulkan.coopmat2");
+  if (coopmat2 || !caps.coopmat || !caps.float16 || !caps.memory_model || !caps.full_subgroups ||
+      is_disabled(caps, "vulkan.coopmat") || is_disabled(caps, kCopiesWord) || shape.k != shape.n ||
+      find_quirk(caps, QuirkAction::no_matrices))
+    return false;
+  if (!caps.subgroup_pin && caps.subgroup_min != caps.subgroup_max) return false;
+  if (std::strcmp(shape.operands, "bf16") == 0 &&
+      (!caps.bfloat16_coopmat || find_quirk(caps, QuirkAction::no_bf16)))
+    return false;
+  for (const MatrixDims& s : kMatrixDims)
+    if (s.m == shape.m && s.n == shape.n && s.k == shape.k) return true;
+  return false;
+}
 
-// The subgroup size that pipelines of the matrix paths request.
-uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
-  if (t.size > 0) return uint32_t(t.size);
+uint32_t matrix_subgroup(const Caps& caps) {
   const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
   const bool possible =
       quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
   return possible ? quirk->number : caps.subgroup_size;
+}
+
+namespace {
+
+// The subgroup size that pipelines of a tile request.
+uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
+  return t.size > 0 ? uint32_t(t.size) : matrix_subgroup(caps);
 }
 
 // A row of the matrix tiles on a device, as Launch::tile holds it.
@@ -100,8 +129,8 @@ Rows rows_of(const MatrixTile& t) {
 // Traits of the kernel of a tile.
 uint32_t traits_of(const MatrixTile& t, const MatrixDims& shape) {
   return (shape.k > shape.n ? trait::k2 : trait::none) | (t.is_lean() ? trait::lean : trait::none) |
-         (t.tensors ? trait::tensor : trait::none) | (t.pair ? trait::pair : trait::none) |
-         (t.splits_d() ? trait::split_d : trait::none);
+         (t.tensors ? trait::tensor : trait::none) | (t.strips ? trait::strips : trait::none) |
+         (t.pair ? trait::pair : trait::none) | (t.splits_d() ? trait::split_d : trait::none);
 }
 
 bool has_split_d_tiles(Stem stem) {
@@ -283,6 +312,8 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
     const String why = rows_refusal(p);
     if (!why.empty()) return why;
   }
+  if (t.strips && !passes_rows(t, p.head_dim, p.head_dim_v, shape))
+    return "a block of features does not fit the room that the tile's rows pass through";
   if (t.pair) {
     const String why = pair_refusal(t, shape);
     if (!why.empty()) return why;
@@ -306,22 +337,21 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
 
 // Why a tile whose rows belong to pairs of subgroups is not taken; "" if it is.
 String MatrixPlanner::pair_refusal(const MatrixTile& t, const MatrixDims& shape) const {
-  if (!coopmat2_) return "pairs of subgroups belong to coopmat2";
-  if (shape.k != shape.n || (!t.ds && t.step(shape) != shape.n))
+  if (shape.k != shape.n || t.step(shape) != shape.n)
     return "pairs of subgroups take one block of columns at a time";
   if (t.rows(shape) < 2 * t.stages() * t.step(shape))
     return "two steps do not fit the room that the tile's rows pass through";
   const auto reaches = [](const Strides& s, int64_t rows) {
     return s.s * std::max<int64_t>(rows, 1) < int64_t(1) << 33;
   };
-  if (!t.ds && !(reaches(p.q, p.seq_q) && reaches(p.d_o, p.seq_q) && reaches(p.k, p.seq_kv) &&
-                 reaches(p.v, p.seq_kv)))
+  if (!(reaches(p.q, p.seq_q) && reaches(p.d_o, p.seq_q) && reaches(p.k, p.seq_kv) &&
+        reaches(p.v, p.seq_kv)))
     return "rows lie too far apart for 32 bits of index";
   if (matrix_blocks(std::max(p.head_dim, p.head_dim_v), shape) < 2)
     return "heads of one matrix have no halves";
   if (t.stem == Stem::bwd_dkv && !(p.wants(TANDEM_GRAD_K) && p.wants(TANDEM_GRAD_V)))
     return "one of the pair would have nothing to do without d_k or d_v";
-  if (t.stem == Stem::bwd_dq && !t.ds && (stores_ds() || sums_ds()))
+  if (t.stem == Stem::bwd_dq && (stores_ds() || sums_ds()))
     return "pairs of subgroups do not store d_bias";
   return "";
 }
@@ -403,8 +433,8 @@ const MatrixTile* MatrixPlanner::or_narrower(const MatrixTile* tile) const {
   };
   for (const MatrixTile& t : kMatrixTiles) {
     if (&t <= tile || t.stem != tile->stem || rows_of(t) != Rows::any || t.max_d != tile->max_d ||
-        t.ds || t.pair || t.tensors || t.subgroups == 1 || t.rows(shape_) >= tile->rows(shape_) ||
-        !tile_refusal(t, shape_).empty())
+        t.ds || t.pair || t.tensors || t.strips || t.subgroups == 1 ||
+        t.rows(shape_) >= tile->rows(shape_) || !tile_refusal(t, shape_).empty())
       continue;
     const int64_t heads = keys ? p.heads_kv : p.heads_q, tiles = ceil_div(own, t.rows(shape_));
     return narrow_pays(tile->stem, std::max(p.head_dim, p.head_dim_v), bool(p.bias),
@@ -466,6 +496,8 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launc
   l.subgroup = pinned_subgroup(caps, t);
   l.row_blocks = t.row_blocks;
   l.left_shared = t.left;
+  l.copies = !coopmat2_ && !t.is_lean() && shape_.k == shape_.n &&
+             l.subgroup == matrix_subgroup(caps) && has_copies(caps, dtype_name(p.dtype), shape_);
   l.register_prefetch = t.register_prefetch != 0;
   l.sums_d_bias = !launch->has(trait::ds) && launch->stem == Stem::bwd_dq && sums_ds();
   if (l.sums_d_bias) l.entries = entries_at_once(t);
@@ -506,7 +538,7 @@ Extent MatrixPlanner::extent(const Launch& launch) const {
 // sums are whole matrices.
 bool MatrixPlanner::may_leave_parts(const Launch& l) const {
   const MatrixLaunch& of = l.of<MatrixLaunch>();
-  return coopmat2_ && !p.batch_invariant && !is_disabled(caps, kPartsWord) &&
+  return !p.batch_invariant && !is_disabled(caps, kPartsWord) && of.left_shared == 0 &&
          !l.has(trait::pair | trait::lean | trait::split_d) && of.matrix.k == of.matrix.n &&
          !p.has_lengths() && p.seq_kv % l.tile.bc == 0 && p.head_dim % of.matrix.k == 0 &&
          p.head_dim_v % of.matrix.k == 0;
@@ -575,10 +607,8 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
   const auto fits = [&](const Launch& l) {
     const MatrixLaunch& of = l.of<MatrixLaunch>();
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
-           divides(l.tile.br) && divides(l.tile.bc);
+           !l.has(trait::lean) && divides(l.tile.br) && divides(l.tile.bc);
   };
-  // coopmat has kernels for heads over 256 alone, and none that forms d_bias.
-  if (!coopmat2_ && (!over_256() || p.wants(TANDEM_GRAD_BIAS))) return 0;
   if (p.batch_invariant || is_disabled(caps, kDsWord) || saves(p, Saving::stored_ds) || !plain ||
       !pays || dkv.splits > 1 || !fits(dkv) || !fits(dq))
     return 0;

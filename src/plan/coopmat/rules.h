@@ -19,12 +19,12 @@ inline constexpr SpeedRule narrow_tiles{
 inline constexpr SpeedRule filled_tiles{"vulkan.coopmat.rule.filled_tiles", "not measured"};
 // Off: fwd has its general loop.
 inline constexpr SpeedRule plain_loop{
-    "vulkan.coopmat2.rule.plain_loop",
+    "vulkan.coopmat.rule.plain_loop",
     "D 256, 580.159.04: 1.69 ms in place of 1.26 without a mask, 0.80 in place of 1.00 with the "
     "causal one"};
 // Off: dS is shared however few workgroups a chunk has.
 inline constexpr SpeedRule chunks_of_ds{
-    "vulkan.coopmat2.rule.chunks_of_ds",
+    "vulkan.coopmat.rule.chunks_of_ds",
     "a band, heads of 96, chunks of 1.9 times the device: 3.63 ms in place of 2.94; heads of 80, "
     "3.9 times: 1.78 and 2.15"};
 // Off: the batch's sums of d_bias are bwd_dbias's.

@@ -38,6 +38,8 @@ struct MatrixTile {
   // Subgroups that own the same rows, each a slice of the features (shaders/coopmat/split_d.glsl):
   // tiles for heads over 256.
   int owners = 1;
+  // the tile's own rows pass through the room of the streamed tiles by strips of features
+  bool strips = false;
   constexpr bool splits_d() const { return owners > 1; }
   // Slices of left operands: in the backward half of the owners have those of one, half of another.
   constexpr int slices() const { return stem == Stem::fwd || ds ? owners : owners / 2; }
@@ -50,7 +52,7 @@ struct MatrixTile {
     return shape.m * shape.n > 64 ? cols : cols / 2;
   }
   // Steps of streamed rows in shared memory at a time (shaders/coopmat/pair.glsl).
-  constexpr int stages() const { return pair && !ds ? 2 : 1; }
+  constexpr int stages() const { return pair ? 2 : 1; }
 };
 
 // Left operands that cover d features.
@@ -107,14 +109,14 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
   const int two = 2 * t.step(shape) * entries * t.stages(), rows = t.rows(shape);
   const int ds_two = t.step(shape) * (row + (rows / 8 + 1) * 16);  // K and dS
-  const int streamed = t.stem == Stem::bwd_dbias
-                           ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
-                       : t.ds ? t.splits_d() || ds_two > rows * row ? ds_two : rows * row
-                       : t.left > 0 || t.tensors || t.splits_d() || two > rows ? two * row
-                                                                               : rows * row;
+  const int streamed =
+      t.stem == Stem::bwd_dbias ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
+      : t.ds                    ? !t.pair || ds_two > rows * row ? ds_two : rows * row
+      : t.left > 0 || t.tensors || t.strips || t.splits_d() || two > rows ? two * row
+                                                                          : rows * row;
   const int held = t.left * rows * row;
   // numbers passed between matrices and rows
-  const int scratch = t.ds && !t.splits_d() ? 16 : t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
+  const int scratch = t.ds ? 16 : t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
   // numbers of rows as well
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
   // numbers of each row, streamed as well

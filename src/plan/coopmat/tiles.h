@@ -15,11 +15,13 @@ constexpr MatrixTile kMatrixTiles[] = {
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, prefetch, size, waves, true},
 #define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
+#define TANDEM_STRIPS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols,  0, 1,   0,      \
+   0,     false,      false, false,     0,          false, 1, true},
 #define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
-#define TANDEM_PAIR_TILE(name, stem, max_d, subgroups, row_blocks, cols, ds) \
-  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0,   1,            \
-   0,     0,          false, false,     ds != 0,    0,    true},
+#define TANDEM_PAIR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, false, 0, true},
 #define TANDEM_LEAN_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, registers) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols,  left,                          \
    0,     0,          0,     false,     false,      false, registers},
@@ -40,14 +42,17 @@ constexpr bool matrix_tiles_fit() {
     if (t.doubled != (t.waves > 0)) return false;
     if (t.splits_d() && (t.subgroups % t.owners != 0 || t.slices() < 1)) return false;
     if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
+    if (t.strips && (t.stem != Stem::fwd || t.left > 0 || t.row_blocks > 1)) return false;
     if (t.pair && (t.subgroups % 2 != 0 || t.left > 0 || t.row_blocks > 1)) return false;
     // limits of AMD, and of NVIDIA; lean tiles with 16 rows a matrix are last resorts
     const int most = (t.doubled || t.is_lean() ? 64 : 48) * 1024;
     for (const MatrixDims& shape : kMatrixDims) {
       if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
-      if (t.splits_d() && shape.k == shape.n && (t.ds || t.step(shape) == shape.n) &&
-          !passes_rows(t, kWholeFeatures + 1, 1, shape))
+      if (t.splits_d() && t.max_d > kWholeFeatures && shape.k == shape.n &&
+          (t.ds || t.step(shape) == shape.n) && !passes_rows(t, kWholeFeatures + 1, 1, shape))
         return false;
+      if (t.ds && shape.k == shape.n && !passes_rows(t, t.max_d, 1, shape)) return false;
+      if (t.strips && !passes_rows(t, t.max_d, 1, shape)) return false;
       if (t.step(shape) % shape.k != 0) return false;
       // a subgroup's keys of a query row are a word of keep
       if (t.stem == Stem::bwd_dkv && t.row_blocks * shape.m > 32) return false;

@@ -26,6 +26,7 @@ foreach(path coopmat2 coopmat)
     endif()
     string(REPLACE "ACC(" "filled(" text "${text}")
     string(REPLACE "OPERAND_A(" "operand(" text "${text}")
+    string(REPLACE "a[k] = HALF(x[k])" "a.e[k] = HALF(x[k])" text "${text}")
     set(old "")
     set(out ${dir}/${path}/shaders/coopmat/${file})
     if(EXISTS ${out})
@@ -46,6 +47,10 @@ foreach(path coopmat2 coopmat coopmat_lean coopmat_k2)
   endforeach()
 endforeach()
 tandem_own_matrix_module(tandem_shapes ${dir} fwd coopmat2_tensor -DEMULATED_M=8 -DEMULATED_N=16
+                         -I${CMAKE_CURRENT_SOURCE_DIR}/vulkan/shapes)
+tandem_own_matrix_module(tandem_shapes ${dir} fwd coopmat_strips -DEMULATED_M=8 -DEMULATED_N=16
+                         -I${CMAKE_CURRENT_SOURCE_DIR}/vulkan/shapes)
+tandem_own_matrix_module(tandem_shapes ${dir} fwd coopmat_strips_k2 -DEMULATED_M=16 -DEMULATED_N=8
                          -I${CMAKE_CURRENT_SOURCE_DIR}/vulkan/shapes)
 foreach(stem bwd_dkv bwd_dq bwd_dbias)
   tandem_own_matrix_module(tandem_shapes ${dir} ${stem} coopmat2_ds -DEMULATED_M=8 -DEMULATED_N=16
