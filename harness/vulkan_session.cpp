@@ -348,6 +348,8 @@ void VulkanSession::open(int index, const SessionOptions& options) {
   desc.extension_count = extension_count;
   desc.extensions = extensions;
   desc.features = &features;
+  desc.queue = queue_;
+  desc.queue_family = family_;
   const tandem_device_options o = device_options(options);
   tandem_device* device = nullptr;
   check(tandem_vk_device_create(&desc, &o, &device));

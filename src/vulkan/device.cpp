@@ -10,6 +10,7 @@
 #include "base/structs.h"
 #include "base/usable_threads.h"
 #include "plan/planner.h"
+#include "probe.h"
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -258,6 +259,8 @@ Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* des
                 int(desc->features->sType));
   if (desc->reserved2 != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved2 is %u, must be 0", desc->reserved2);
+  if (desc->reserved3 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved3 is %u, must be 0", desc->reserved3);
   const VkAllocationCallbacks* a = desc->allocator;
   if (a && !(a->pfnAllocation && a->pfnReallocation && a->pfnFree))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
@@ -373,6 +376,7 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
     made->allocator_ = *desc.allocator;
     made->own_allocator_ = true;
   }
+  if (desc.queue) probe_matrix_copies(gipa, made->vk_, desc, &caps);
   if (debug_utils_enabled(desc)) made->debug_.load(instance.GetDeviceProcAddr, desc.device);
   // An application's callbacks come on the thread that called, unless it asks for threads.
   const bool callbacks = desc.allocator || HostScope::current().allocate;

@@ -50,6 +50,25 @@ Status system_loader(PFN_vkGetInstanceProcAddr* gipa);
   X(MergePipelineCaches)        \
   X(UpdateDescriptorSets)
 
+// Those that a probe calls as well (probe.h), which a device may lack.
+#define TANDEM_VK_PROBED(X)      \
+  X(AllocateCommandBuffers)      \
+  X(AllocateMemory)              \
+  X(BeginCommandBuffer)          \
+  X(BindBufferMemory)            \
+  X(CreateBuffer)                \
+  X(CreateCommandPool)           \
+  X(CreateFence)                 \
+  X(DestroyBuffer)               \
+  X(DestroyCommandPool)          \
+  X(DestroyFence)                \
+  X(EndCommandBuffer)            \
+  X(FreeMemory)                  \
+  X(GetBufferMemoryRequirements) \
+  X(MapMemory)                   \
+  X(QueueSubmit)                 \
+  X(WaitForFences)
+
 // The instance-level functions that are used; each is checked to exist.
 struct InstanceTable {
   PFN_vkGetDeviceProcAddr GetDeviceProcAddr;

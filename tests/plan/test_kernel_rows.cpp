@@ -2,6 +2,7 @@
 // The registry against plans: columns of a row hold for each launch that runs it,
 // tests/gpu/kernels.txt reaches each kernel of cuda.sm90 and cuda.sm80, and kernels and tiles are
 // switched off by name.
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -209,8 +210,9 @@ TEST_CASE("the modules of SPIR-V are those that the rows of Vulkan name") {
     for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16})
       if (row.backend == Backend::vulkan && !row.has(trait::redo) && has_dtype(row.dtypes, dtype))
         named.insert(row_module(row, dtype).c_str());
-  for (const SpirvModule* module : kModules) built.insert(module->name);
-  CHECK(built.size() == kModuleCount);
+  for (const SpirvModule* module : kModules)  // but what probe.cpp runs
+    if (std::strncmp(module->name, "matrix_places_", 14) != 0) built.insert(module->name);
+  CHECK(built.size() + 2 == kModuleCount);
   CHECK(named == built);
 }
 #endif

@@ -170,6 +170,7 @@ TEST_CASE("Vulkan: a spoiled device description") {
         "desc.extensions[1]"},
        {"features", [](D& d) { d.features = &unset; }, argument, "desc.features->sType is 0"},
        {"reserved2", [](D& d) { d.reserved2 = 9; }, argument, "desc.reserved2 is 9"},
+       {"reserved3", [](D& d) { d.reserved3 = 2; }, argument, "desc.reserved3 is 2"},
        {"half an allocator", [](D& d) { d.allocator = &no_callbacks; }, argument, "desc.allocator"},
        {"instance extensions", [](D& d) { d.instance_extension_count = 4; }, argument,
         "instance_extension_count is 4"},

@@ -97,7 +97,7 @@ struct Hook<Index, R(VKAPI_PTR*)(A...)> {
 
 enum Index {
 #define TANDEM_INDEX(name) k##name,
-  TANDEM_VK_USED(TANDEM_INDEX)
+  TANDEM_VK_USED(TANDEM_INDEX) TANDEM_VK_PROBED(TANDEM_INDEX)
 #undef TANDEM_INDEX
 };
 
@@ -115,6 +115,7 @@ inline PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice device, const char* na
     return reinterpret_cast<PFN_vkVoidFunction>(H::call); \
   }
   TANDEM_VK_USED(TANDEM_HOOK)
+  TANDEM_VK_PROBED(TANDEM_HOOK)
 #undef TANDEM_HOOK
   return behind;
 }

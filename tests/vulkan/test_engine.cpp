@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
@@ -149,6 +150,60 @@ TEST_CASE(
   const int64_t before = counting.allocations;
   const Plan plan(device, kForward);
   CHECK(counting.allocations > before);
+}
+
+namespace {
+
+// What a device shows with a queue; without vulkan.coopmat2, which needs no copies.
+std::string shown(const tandem_vk_device_desc& desc) {
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.disable = "vulkan.coopmat2";
+  const Device device(desc, &options);
+  std::string text(tandem_device_describe(device, nullptr, 0) + 1, '\0');
+  tandem_device_describe(device, &text[0], text.size());
+  const size_t at = text.find("matrix_copies");
+  return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Vulkan engine: on a queue a device shows how matrices lie; what fails there is left out") {
+  App app;
+  if (!usable(app)) return;
+  tandem_vk_device_desc desc = app.desc();
+  desc.gipa = fake_driver::install(app.gipa);
+  fake_driver::State& driver = fake_driver::state();
+  CHECK(shown(desc) == "");
+  desc.queue = app.queue;
+  desc.queue_family = app.family;
+  Counting counting;
+  desc.allocator = &counting.callbacks;
+  driver.without_allocator = 0;
+  const std::string all = shown(desc);
+  MESSAGE(all);
+  CHECK(driver.live == 0);
+  CHECK(driver.without_allocator == 0);
+  CHECK(counting.live == 0);
+  desc.allocator = nullptr;
+  if (all.empty()) return;
+  for (const char* name :
+       {"vkCreateBuffer", "vkAllocateMemory", "vkBindBufferMemory", "vkMapMemory", "vkCreateFence",
+        "vkCreateShaderModule", "vkCreateComputePipelines", "vkCreateCommandPool",
+        "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer",
+        "vkQueueSubmit"}) {
+    CAPTURE(name);
+    driver.before = [&](const char* called) {
+      return std::strcmp(called, name) == 0 ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_SUCCESS;
+    };
+    CHECK(shown(desc) == "");
+    CHECK(driver.live == 0);
+  }
+  driver.before = nullptr;
+  driver.replace["vkCreateFence"] = nullptr;
+  CHECK(shown(desc) == "");
+  driver.replace.clear();
+  CHECK(shown(desc) == all);
 }
 
 TEST_CASE("Vulkan engine: a device description of an older version") {
