@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Times training steps of models from Python, with Tandem and with torch's SDPA, and the host's cost.
 
-    scripts/bench_torch.py [--model NAME] [--seconds S] [--device cuda|cpu] [--small] [--out FILE.json]
+    scripts/bench_torch.py [--model NAME] [--seconds S] [--device cuda|cpu] [--small] [--compile] [--out FILE.json]
 
 Each model is built here with random weights, in bf16 on a GPU. A step is forward, backward and SGD.
-Steps of both implementations alternate, and a row holds the median and the spread of each.
+Steps of both implementations alternate, and a row holds the median and the spread of each. --compile:
+blocks of the model are compiled by torch.compile, each kind of block once.
 Attention alone is timed with the shapes of the model's largest layer: device time by events around many
 calls, and host time of a call, which is the time until Python has the result while the device is
 still busy. ``execute`` is the same call of the C API with its arguments ready.
@@ -33,7 +34,7 @@ from tandem_attention.drop_in.relative_bias import (
     shifted_window_keep,
     window_position_index,
 )
-from tandem_attention.torch import _kernels, attention
+from tandem_attention.torch import _kernels, attention, eager_info
 
 # (q, k, v [B, S, H, D], bias [1, H, S, S] or None, keep [B, 1, S, S] or None, causal, scale)
 Attend = Callable[..., Tensor]
@@ -220,12 +221,18 @@ def alternate(works: dict[str, Callable[[], Any]], device: str, seconds: float) 
     }
 
 
-def steps_of(kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
+def steps_of(
+    kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype, compiled: bool = False
+) -> dict[str, Any]:
     works: dict[str, Callable[[], Any]] = {}
     outputs = {}
     for name, attend in (("tandem", with_tandem), ("sdpa", with_sdpa)):
         torch.manual_seed(1)
         model = kind(attend, args.small).to(args.device, dtype)
+        if compiled:
+            for block in model.modules():
+                if isinstance(block, Block):
+                    block.compile()
         x = model.input(args.device, dtype)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 
@@ -305,14 +312,17 @@ class Direct:
     def __init__(self, inputs: Any, options: Any, d_o: Tensor, gradients: int) -> None:
         (o, lse), forward = call_of(lambda: _kernels.forward(inputs, options, 0, 0))
         made, backward = call_of(
-            lambda: _kernels.backward(d_o, inputs, o, lse, options, gradients, 0, 0)
+            lambda: _kernels.backward(d_o, inputs, o, lse, None, options, gradients, 0, 0)
         )
         self.stream = _kernels._stream(inputs.q, forward.plan)
         self.kept: list[Any] = [inputs, d_o, o, lse, made]
         outputs = {"o": o, "lse": lse, "workspace": self._workspace(forward, inputs.q)}
-        self._forward = forward, _kernels._forward_addresses(inputs, **outputs)
+        self._forward = forward, _kernels._forward_addresses(inputs, (None,), **outputs)
         outputs["workspace"] = self._workspace(backward, inputs.q)
-        self._backward = backward, _kernels._backward_addresses(inputs, made, d_o=d_o, **outputs)
+        self._backward = (
+            backward,
+            _kernels._backward_addresses(inputs, made, (None,), d_o=d_o, **outputs),
+        )
 
     def _workspace(self, call: Any, q: Tensor) -> int:
         if not call.workspace:
@@ -397,6 +407,7 @@ def header(args: argparse.Namespace) -> dict[str, Any]:
         "cuda": torch.version.cuda if args.device == "cuda" else None,
         "commit": commit,
         "command": "scripts/bench_torch.py",
+        "operator": eager_info().operator,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -407,6 +418,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
+    parser.add_argument("--compile", action="store_true", help="compiled steps, too")
     parser.add_argument("--out")
     args = parser.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
@@ -418,6 +430,8 @@ def main() -> None:
             "step": steps_of(MODELS[name], args, dtype),
             "attention": attention_rows(MODELS[name], args, dtype),
         }
+        if args.compile:
+            row["compiled_step"] = steps_of(MODELS[name], args, dtype, compiled=True)
         result["models"][name] = row
         print(name, json.dumps(row, indent=1), flush=True)
     if args.out:

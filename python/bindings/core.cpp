@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "device.h"
@@ -262,6 +263,27 @@ NB_MODULE(_core, m) {
     return shared_device(name);
   });
   m.def("abandon_devices", abandon_devices);
+
+  m.def("torch_connect", torch_connect);
+  m.def("torch_missed", [] {
+    const std::string key = torch_missed();
+    return nb::bytes(key.data(), key.size());
+  });
+  m.def("torch_remember",
+        [](const nb::bytes& key, std::shared_ptr<Plan> plan,
+           const std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>>&
+               outputs) {
+          std::vector<TorchOutput> made;
+          for (const auto& [dtype, sizes, strides] : outputs)
+            made.push_back({dtype, sizes, strides});
+          return torch_remember(std::string(key.c_str(), key.size()), std::move(plan), made);
+        });
+  m.def("torch_forget", torch_forget, "captured"_a = false);
+  m.def("torch_abandon", torch_abandon);
+  m.def("torch_calls", [] {
+    const TorchCalls calls = torch_calls();
+    return nb::make_tuple(calls.forward, calls.backward, calls.declined);
+  });
 #if TANDEM_PYTHON_JAX
   m.def("jax_handlers", [] {
     nb::dict handlers;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "session.h"
 
@@ -75,6 +76,30 @@ std::shared_ptr<Device> shared_device(const std::string& name);
 // In the child of a fork: the parent's devices have threads and queues that the child lacks. The
 // child leaves them alone and opens its own.
 void abandon_devices();
+
+// Operators for torch (torch.cpp).
+//
+// Registers them with the torch whose libraries are in that folder. Returns why it could not.
+std::string torch_connect(const std::string& folder);
+// The key of the last call of this thread, for which there was no plan; empty: it had one.
+std::string torch_missed();
+// An array that a call makes. dtype is empty where the call does not make it.
+struct TorchOutput {
+  std::string dtype;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+// Keeps the plan of the calls of that key, and returns how many are kept.
+size_t torch_remember(const std::string& key, std::shared_ptr<Plan> plan,
+                      const std::vector<TorchOutput>& outputs);
+// Forgets all plans but those of captured graphs, or these too.
+void torch_forget(bool captured);
+// In the child of a fork: the parent's plans are left alone.
+void torch_abandon();
+struct TorchCalls {
+  uint64_t forward = 0, backward = 0, declined = 0;
+};
+TorchCalls torch_calls();
 
 #if TANDEM_PYTHON_JAX
 // Handlers for XLA, as XLA_FFI_Handler* (jax.cpp).

@@ -14,6 +14,7 @@ def _in_child() -> None:
     _devices.abandon()
     _plans.abandon()
     _core.abandon_devices()
+    _core.torch_abandon()
 
 
 if hasattr(os, "register_at_fork"):

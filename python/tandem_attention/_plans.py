@@ -19,6 +19,8 @@ _captured: list[object] = []
 _lock = threading.Lock()
 #: Called before plans are destroyed: waits until no device uses them.
 wait_for_devices: list[Callable[[], None]] = []
+#: Called where plans go: what torch's operators know of them goes, too.
+forget_in_torch: list[Callable[[], None]] = []
 
 
 def get(
@@ -55,6 +57,8 @@ def keep_for_ever(made: _core.Plan) -> None:
 def clear_locked() -> None:
     for wait in wait_for_devices:
         wait()
+    for forget in forget_in_torch:
+        forget()
     _plans.clear()
 
 

@@ -6,6 +6,7 @@ Both work in eager mode, under ``torch.compile(fullgraph=True)``, ``torch.export
 """
 
 from ._attention import attention
+from ._eager import EagerInfo, eager_info
 from ._merge import merge
 
-__all__ = ["attention", "merge"]
+__all__ = ["EagerInfo", "attention", "eager_info", "merge"]

@@ -24,58 +24,12 @@ from .._options import (
 )
 from .._problem import (
     FORWARD,
-    GRADIENTS,
     make_problem,
     places,
 )
-from . import _kernels, _ops
+from . import _eager, _kernels, _ops
+from ._eager import KnownOptions
 from ._kernels import Inputs
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-class _Attention(torch.autograd.Function):
-    """The eager way, without the custom operation's dispatch: some ten microseconds less."""
-
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
-        *tensors, seed, offset, options = args
-        inputs = Inputs(*tensors)
-        o, lse = _kernels.forward(inputs, options, seed, offset)
-        ctx.save_for_backward(*tensors, o, lse)
-        ctx.call = (options, seed, offset)
-        ctx.set_materialize_grads(False)
-        return o, lse
-
-    @staticmethod
-    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
-        *tensors, o, lse = ctx.saved_tensors
-        results: list[Tensor | None] = [None] * (len(tensors) + 3)
-        bits = _ops.gradient_bits(ctx.needs_input_grad)
-        outer = _ops.outer_gradients(o, d_o, d_lse) if bits else None
-        if outer is None:
-            return tuple(results)
-        d_o, d_lse = outer
-        options, seed, offset = ctx.call
-        # The operation says that there are no second derivatives, and knows batched gradients.
-        if (
-            torch.is_grad_enabled()
-            or torch._C._functorch.is_legacy_batchedtensor(d_o)
-            or (d_lse is not None and torch._C._functorch.is_legacy_batchedtensor(d_lse))
-            or torch._C._are_functorch_transforms_active()
-        ):
-            made = _ops.attention_backward(
-                d_o, o, lse, bits, d_lse, *tensors, _rng(options, seed, offset), *options
-            )
-            made = [t if bits & bit else None for t, bit in zip(made, GRADIENTS.values())]  # noqa: B905
-        else:
-            made = _kernels.backward(
-                d_o, Inputs(*tensors), o, lse, d_lse, options, bits, seed, offset
-            )
-        for place, t in zip(_kernels.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
-            if t is not None:
-                results[place] = t
-        return tuple(results)
 
 
 class _TransformedBackward(torch.autograd.Function):
@@ -123,20 +77,6 @@ class _Transformed(torch.autograd.Function):
         _ops.refuse_forward_mode()
 
 
-def _is_plain(inputs: Inputs, optional: bool) -> bool:
-    """Whether nothing looks at this call but eager autograd: no tracer, mode or transform."""
-    return (
-        inputs.q.device.type != "meta"
-        and type(inputs.q) in _PLAIN
-        and type(inputs.k) in _PLAIN
-        and type(inputs.v) in _PLAIN
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._get_tracing_state() is None
-        and not (optional and any(t is not None and type(t) not in _PLAIN for t in inputs[3:]))
-    )
-
-
 def _options(
     scale: float | None,
     causal: bool | Diagonal,
@@ -165,16 +105,16 @@ def _options(
 
 
 @functools.lru_cache(maxsize=1024)
-def _remembered(*args: Any) -> Options:
-    return _kernels.intern(_options(*args))
+def _remembered(*args: Any) -> KnownOptions:
+    return _eager.known(_options(*args))
 
 
-def _known_options(*args: Any) -> Options:
+def _known_options(*args: Any) -> KnownOptions:
     """Options of an eager call; most calls of a process have those of one before."""
     try:
         return _remembered(*args)
     except TypeError:  # a list as the window, say, cannot be remembered
-        return _kernels.intern(_options(*args))
+        return _eager.known(_options(*args))
 
 
 def _four(t: Tensor, name: str, keys: int) -> Tensor:
@@ -399,17 +339,28 @@ def attention(
     if type(offset) is not int:
         offset = whole_number("offset", offset)
     compiling = torch.compiler.is_compiling()
-    options = (_options if compiling else _known_options)(
+    made: Any = (_options if compiling else _known_options)(
         scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
         batch_invariant, allow_tf32, workspace_limit, offsets_q is not None,
         offsets_kv is not None, max_seq_q, max_seq_kv,
     )  # fmt: skip
+    options: Options = made if compiling else made.options
     if bias is not None or keep is not None:
         keys = k.shape[-3 if options.bshd else -2]
         if options.packed_kv and options.seq_kv:
             keys = options.seq_kv
         bias = None if bias is None else _four(bias, "bias", keys)
         keep = None if keep is None else _four(keep, "keep", keys)
+    if (
+        not compiling and _eager.serving and spans is None and block_mask is None
+        and bias_table is None and bias_index is None and dist_bias is None and slope is None
+        and tau is None and sink is None and lengths_q is None and lengths_kv is None
+        and offsets_q is None and offsets_kv is None and not return_max_logit
+        and forward_ad._current_level < 0
+    ):  # fmt: skip
+        plain = _eager.attention(q, k, v, bias, keep, made, seed, offset, return_lse)
+        if plain is not None:
+            return plain
     inputs = Inputs(
         q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table, q),
         _index(bias_index),
@@ -427,39 +378,25 @@ def attention(
         if not compiling and torch._C._are_functorch_transforms_active():
             raise UnsupportedError("return_max_logit under torch.func is not in this version")
         every: Any = _ops.attention_max_logit
-        o, lse, largest = every(*inputs, _rng(options, seed, offset), *options)
+        o, lse, largest = every(*inputs, _eager.rng(options, seed, offset), *options)
         return (o, lse, largest) if return_lse else (o, largest)
-    if compiling or not _is_plain(inputs, optional):
+    if compiling or not _eager.is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
         if kind == "meta" and not compiling:
             _check_meta(inputs, options)
         op: Any = _ops.attention
         if not compiling and torch._C._are_functorch_transforms_active():
             op = _Transformed.apply
-        o, lse = op(*inputs, _rng(options, seed, offset), *options)
+        o, lse = op(*inputs, _eager.rng(options, seed, offset), *options)
     else:
         if seed is None:
-            seed = int(_random_seed()) if options.dropout else 0
+            seed = int(_eager.random_seed()) if options.dropout else 0
         seed, offset = seed % 2**64, offset % 2**32
         if torch.is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad
             or (optional and any(t is not None and t.requires_grad for t in inputs[3:]))
         ):  # fmt: skip
-            o, lse = _Attention.apply(*inputs, seed, offset, options)
+            o, lse = _eager.AttentionInPython.apply(*inputs, seed, offset, options)
         else:
             o, lse = _kernels.forward(inputs, options, seed, offset)
     return (o, lse) if return_lse else o
-
-
-def _random_seed() -> Tensor:
-    return torch.randint(0, 2**62, (), dtype=torch.int64, device="cpu")
-
-
-def _rng(options: Options, seed: int | None, offset: int) -> Tensor | None:
-    if not options.dropout:
-        return None
-    if seed is None:
-        start = torch.full((), offset, dtype=torch.int64, device="cpu")
-        return torch.stack([_random_seed(), start])
-    signed = seed - 2**64 if seed >= 2**63 else seed
-    return torch.tensor([signed, offset], dtype=torch.int64, device="cpu")

@@ -62,12 +62,17 @@ _sources = operator.itemgetter(*PLACES)
 
 def has_optional(inputs: Inputs) -> bool:
     """Whether there is more than q, k and v. Written out: each call asks."""
-    (_, _, _, bias, keep, spans, blocks, _, bias_table, bias_index, dist_bias, slope, tau, sink,
+    return not (inputs[3] is None and inputs[4] is None) or has_more(inputs)
+
+
+def has_more(inputs: Inputs) -> bool:
+    """Whether there is more than q, k, v, bias and keep."""
+    (_, _, _, _, _, spans, blocks, _, bias_table, bias_index, dist_bias, slope, tau, sink,
      lengths_q, lengths_kv, _, _) = inputs  # fmt: skip
     return not (
-        bias is None and keep is None and spans is None and blocks is None and bias_table is None
-        and bias_index is None and dist_bias is None and slope is None and tau is None
-        and sink is None and lengths_q is None and lengths_kv is None
+        spans is None and blocks is None and bias_table is None and bias_index is None
+        and dist_bias is None and slope is None and tau is None and sink is None
+        and lengths_q is None and lengths_kv is None
     )  # fmt: skip
 
 
@@ -83,6 +88,11 @@ def intern(options: Options) -> Options:
 
 def _layout(t: Tensor) -> Layout:
     return Layout(tuple(t.shape), tuple(t.stride()), str(t.dtype)[6:])
+
+
+def _output(t: Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """A new array as bindings/torch.cpp makes one like it."""
+    return str(t.dtype)[6:], tuple(t.shape), tuple(t.stride())
 
 
 def side_type(q: Tensor) -> torch.dtype:
@@ -293,6 +303,13 @@ def forward(
     options: as intern() gives them.
     max_logit: f32 [B, Hq], contiguous, raised to the largest logits; None: they are not wanted.
     """
+    return forward_call(inputs, options, seed, offset, max_logit)[:2]
+
+
+def forward_call(
+    inputs: Inputs, options: Options, seed: int, offset: int, max_logit: Tensor | None = None
+) -> tuple[Tensor, Tensor, Call]:
+    """forward(), and what it executed."""
     q = inputs.q
     key = _key_of(inputs, options)
     if max_logit is not None:
@@ -312,7 +329,7 @@ def forward(
         seed,
         offset,
     )
-    return o, lse
+    return o, lse, call
 
 
 def new_gradients(inputs: Inputs, gradients: int) -> list[Tensor | None]:
@@ -360,6 +377,21 @@ def backward(
     autograd saved may come back from hooks (offloading, checkpoints) with other strides than the
     forward's.
     """
+    return backward_call(d_o, inputs, o, lse, d_lse, options, gradients, seed, offset)[0]
+
+
+def backward_call(
+    d_o: Tensor,
+    inputs: Inputs,
+    o: Tensor,
+    lse: Tensor,
+    d_lse: Tensor | None,
+    options: Options,
+    gradients: int,
+    seed: int,
+    offset: int,
+) -> tuple[list[Tensor | None], Call]:
+    """backward(), and what it executed."""
     q = inputs.q
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
@@ -394,7 +426,7 @@ def backward(
         seed,
         offset,
     )
-    return made
+    return made, call
 
 
 def _wait() -> None:

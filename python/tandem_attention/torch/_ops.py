@@ -26,7 +26,7 @@ _FIELDS = len(Options._fields)
 _TENSORS = len(Inputs._fields)
 
 
-def _seed(rng: Tensor | None) -> tuple[int, int]:
+def seed_of(rng: Tensor | None) -> tuple[int, int]:
     if rng is None:
         return 0, 0
     seed, offset = rng.tolist()
@@ -46,7 +46,7 @@ def _schema(before: str, results: int) -> str:
     return f"({before}{arguments}) -> ({', '.join(['Tensor'] * results)})"
 
 
-def _split(args: tuple[Any, ...]) -> tuple[Inputs, Tensor | None, Options]:
+def split(args: tuple[Any, ...]) -> tuple[Inputs, Tensor | None, Options]:
     """The arguments of an operation from q on."""
     return Inputs(*args[:_TENSORS]), args[_TENSORS], Options(*args[_TENSORS + 1 :])
 
@@ -54,13 +54,13 @@ def _split(args: tuple[Any, ...]) -> tuple[Inputs, Tensor | None, Options]:
 @torch.library.custom_op("tandem::attention", mutates_args=(), schema=_schema("", 2))
 def attention(*args: Any) -> tuple[Tensor, Tensor]:
     """o and lse; see tandem_attention.torch.attention."""
-    inputs, rng, options = _split(args)
-    return _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
+    inputs, rng, options = split(args)
+    return _kernels.forward(inputs, _kernels.intern(options), *seed_of(rng))
 
 
 @attention.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor]:
-    inputs, _, options = _split(args)
+    inputs, _, options = split(args)
     q = inputs.q
     o = _kernels.ordered_empty(q, inputs.v.shape[-1])
     shape = _kernels.lse_shape(inputs, options)
@@ -70,16 +70,16 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("tandem::attention_max_logit", mutates_args=(), schema=_schema("", 3))
 def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
-    inputs, rng, options = _split(args)
+    inputs, rng, options = split(args)
     shape = _kernels.lse_shape(inputs, options)[:2]
     largest = inputs.q.new_full(shape, -math.inf, dtype=torch.float32)
-    made = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng), largest)
+    made = _kernels.forward(inputs, _kernels.intern(options), *seed_of(rng), largest)
     return *made, largest
 
 
 @attention_max_logit.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    inputs, _, options = _split(args)
+    inputs, _, options = split(args)
     q = inputs.q
     shape = _kernels.lse_shape(inputs, options)
     lse, largest = (q.new_empty(s, dtype=torch.float32) for s in (shape, shape[:2]))
@@ -97,20 +97,20 @@ def attention_backward(
     d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any
 ) -> Any:
     """The gradients in the order of GRADIENTS; empty tensors where they are not asked for."""
-    inputs, rng, options = _split(args)
+    inputs, rng, options = split(args)
     options = _kernels.intern(options)
-    made = _kernels.backward(d_o, inputs, o, lse, d_lse, options, gradients, *_seed(rng))
-    return _with_empty(inputs.q, made)
+    made = _kernels.backward(d_o, inputs, o, lse, d_lse, options, gradients, *seed_of(rng))
+    return with_empty(inputs.q, made)
 
 
-def _with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
+def with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
     return tuple(q.new_empty(0) if t is None else t for t in made)
 
 
 @attention_backward.register_fake
 def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any) -> Any:
-    inputs, _, _ = _split(args)
-    return _with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
+    inputs, _, _ = split(args)
+    return with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
 
 
 # ---- autograd ------------------------------------------------------------------------------------
