@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Times training steps of models from Python, with Tandem and with torch's SDPA, and the host's cost.
 
-    scripts/bench_torch.py [--model NAME] [--seconds S] [--device cuda|cpu] [--small] [--compile] [--out FILE.json]
+    scripts/bench_torch.py [--model NAME] [--seconds S] [--device cuda|cpu] [--small] [--compile] [--depth N]
+                           [--out FILE.json]
 
 Each model is built here with random weights, in bf16 on a GPU. A step is forward, backward and SGD.
-Steps of both implementations alternate, and a row holds the median and the spread of each. --compile:
-blocks of the model are compiled by torch.compile, each kind of block once.
+Steps of both implementations alternate, and a row holds the median and the spread of each. --compile
+times steps of the model as torch.compile compiles it, in place of the others, with N blocks where a depth is given.
 Attention alone is timed with the shapes of the model's largest layer: device time by events around many
 calls, and host time of a call, which is the time until Python has the result while the device is
 still busy. ``execute`` is the same call of the C API with its arguments ready.
@@ -221,6 +222,12 @@ def alternate(works: dict[str, Callable[[], Any]], device: str, seconds: float) 
     }
 
 
+def shorten(model: Gpt, depth: int | None) -> None:
+    for blocks in model.children():
+        if depth and isinstance(blocks, nn.ModuleList):
+            del blocks[depth:]
+
+
 def steps_of(
     kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype, compiled: bool = False
 ) -> dict[str, Any]:
@@ -228,11 +235,11 @@ def steps_of(
     outputs = {}
     for name, attend in (("tandem", with_tandem), ("sdpa", with_sdpa)):
         torch.manual_seed(1)
-        model = kind(attend, args.small).to(args.device, dtype)
+        model = kind(attend, args.small)
+        shorten(model, args.depth)
+        model = model.to(args.device, dtype)
         if compiled:
-            for block in model.modules():
-                if isinstance(block, Block):
-                    block.compile()
+            model.compile()
         x = model.input(args.device, dtype)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 
@@ -418,7 +425,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
-    parser.add_argument("--compile", action="store_true", help="compiled steps, too")
+    parser.add_argument("--compile", action="store_true", help="steps of compiled models")
+    parser.add_argument("--depth", type=int, help="at most so many blocks, to compile sooner")
     parser.add_argument("--out")
     args = parser.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
@@ -426,12 +434,13 @@ def main() -> None:
     print(json.dumps(result["host_us"], indent=1), flush=True)
     result["models"] = {}
     for name in args.model or MODELS:
-        row = {
-            "step": steps_of(MODELS[name], args, dtype),
-            "attention": attention_rows(MODELS[name], args, dtype),
-        }
         if args.compile:
-            row["compiled_step"] = steps_of(MODELS[name], args, dtype, compiled=True)
+            row = {"compiled_step": steps_of(MODELS[name], args, dtype, compiled=True)}
+        else:
+            row = {
+                "step": steps_of(MODELS[name], args, dtype),
+                "attention": attention_rows(MODELS[name], args, dtype),
+            }
         result["models"][name] = row
         print(name, json.dumps(row, indent=1), flush=True)
     if args.out:

@@ -282,7 +282,10 @@ class _Attention(torch.autograd.Function):
         offset: int,
     ) -> Any:
         o, lse = _forward(q, k, v, bias, keep, known, seed, offset)
-        ctx.save_for_backward(q, k, v, bias, keep, o, lse)
+        if bias is None and keep is None:
+            ctx.save_for_backward(q, k, v, o, lse)
+        else:
+            ctx.save_for_backward(q, k, v, o, lse, bias, keep)
         ctx.call = known, seed, offset
         ctx.set_materialize_grads(False)
         return o
@@ -297,7 +300,7 @@ class _AttentionLse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        return _Attention.forward(ctx, *args), ctx.to_save[-1]
+        return _Attention.forward(ctx, *args), ctx.to_save[4]
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
@@ -305,7 +308,8 @@ class _AttentionLse(torch.autograd.Function):
 
 
 def _backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
-    q, k, v, bias, keep, o, lse = ctx.saved_tensors
+    q, k, v, o, lse, *others = ctx.saved_tensors
+    bias, keep = others or (None, None)
     needed = ctx.needs_input_grad
     known, seed, offset = ctx.call
     if (
