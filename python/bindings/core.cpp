@@ -265,6 +265,7 @@ NB_MODULE(_core, m) {
   m.def("abandon_devices", abandon_devices);
 
   m.def("torch_connect", torch_connect);
+  m.def("torch_override", torch_override);
   m.def("torch_missed", [] {
     const std::string key = torch_missed();
     return nb::bytes(key.data(), key.size());

@@ -81,6 +81,8 @@ void abandon_devices();
 //
 // Registers them with the torch whose libraries are in that folder. Returns why it could not.
 std::string torch_connect(const std::string& folder);
+// Has them serve ATen's overrideable attention, too; returns why they could not.
+std::string torch_override();
 // The key of the last call of this thread, for which there was no plan; empty: it had one.
 std::string torch_missed();
 // An array that a call makes. dtype is empty where the call does not make it.

@@ -70,6 +70,7 @@ def both_ways(call: Callable[[], Results], monkeypatch: pytest.MonkeyPatch) -> R
 def test_operators_serve() -> None:
     info = eager_info()
     assert info.operator == "c++", info.reason
+    assert info.formula == "c++", info.reason
     assert info.reason == ""
 
 
@@ -210,6 +211,17 @@ def test_saved_tensors_may_come_back_in_other_strides(monkeypatch: pytest.Monkey
         torch.testing.assert_close(a, b)
 
 
+def test_checkpoint_of_the_first_call() -> None:
+    for keep in (None, torch.ones(1, 1, 11, 11, device=DEVICE) > 0):
+        inputs = leaves(*(normal(2, 2, 11, 8) for _ in "qkv"))
+        _plans.clear()
+        o = checkpoint(lambda *t, keep=keep: attention(*t, keep=keep), *inputs, use_reentrant=False)
+        got = torch.autograd.grad(o.sin().sum(), inputs)
+        want = torch.autograd.grad(attention(*inputs, keep=keep).sin().sum(), inputs)
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = leaves(*(normal(2, 2, 8, 8) for _ in "qkv"))
 
@@ -232,6 +244,96 @@ def test_what_python_serves() -> None:
         before = served()
         call()
         assert served() == before
+
+
+NODE = "ScaledDotProductFusedAttentionOverrideableBackward0"
+
+
+def test_which_calls_the_formula_in_cpp_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = leaves(*(normal(2, 2, 8, 8) for _ in "qkv"))
+    bias, keep = normal(1, 2, 8, 8), torch.ones(1, 1, 8, 8, device=DEVICE) > 0
+
+    def name(**words: Any) -> str:
+        for _ in range(2):
+            o = attention(*inputs, **words)
+        return str((o[0] if isinstance(o, tuple) else o).grad_fn.name())
+
+    assert name() == NODE
+    assert name(bias=bias, causal=True, softcap=2.0) == NODE
+    for words in ({"keep": keep}, {"dropout": 0.5}, {"return_lse": True}):
+        assert name(**words) == ("_AttentionLse" if "return_lse" in words else "_Attention") + (
+            "Backward"
+        )
+    monkeypatch.setattr(_eager, "overriding", False)
+    assert name() == "_AttentionBackward"
+
+
+def test_both_formulas_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = leaves(*(normal(2, 2, 8, 8) for _ in "qkv"))
+    inputs.append(normal(1, 2, 8, 8).requires_grad_())
+    results = []
+    for overriding in (False, True):
+        monkeypatch.setattr(_eager, "overriding", overriding)
+        for _ in range(2):
+            o = attention(*inputs[:3], bias=inputs[3])
+            made = torch.autograd.grad(o.sin().sum(), inputs)
+        results.append([o, *made])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_batched_gradients_of_the_formula() -> None:
+    q, k, v = leaves(*(normal(2, 2, 5, 8) for _ in "qkv"))
+    attention(q, k, v)
+    o = attention(q, k, v)
+    assert o.grad_fn.name() == NODE
+    rows = normal(3, *o.shape)
+    want = [torch.autograd.grad(o, (q, k, v), row, retain_graph=True) for row in rows]
+    by_engine = torch.autograd.grad(o, (q, k, v), rows, is_grads_batched=True, retain_graph=True)
+    by_vmap = torch.func.vmap(
+        lambda row: torch.autograd.grad(o, (q, k, v), row, retain_graph=True)
+    )(rows)
+    for got in (by_engine, by_vmap):
+        for n in range(3):
+            for a, b in zip(got, want[n], strict=True):
+                torch.testing.assert_close(a[n], b)
+
+
+def test_errors_of_the_backward_keep_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = leaves(*(normal(1, 2, 8, 8) for _ in "qkv"))
+    attention(q, k, v)
+    o = attention(q, k, v)
+    assert o.grad_fn.name() == NODE
+    _plans.clear()
+
+    def refuse(*_: Any) -> Any:
+        raise UnsupportedError("no such plan today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_eager._kernels, "backward_call", refuse)
+        with pytest.raises(UnsupportedError, match="no such plan today"):
+            o.sum().backward(torch.tensor(1.0, device=DEVICE), retain_graph=True)
+        d_o = normal(1, 2, 8, 8)
+        with pytest.raises(UnsupportedError, match="no such plan today"):
+            o.backward(d_o, retain_graph=True)
+    assert q.grad is None
+    o.backward(d_o)
+    assert q.grad is not None
+
+
+def test_calls_of_others_are_refused() -> None:
+    q = normal(1, 2, 8, 8)
+    with pytest.raises(RuntimeError, match="overridden by tandem_attention alone"):
+        torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, q, q)
+
+
+def test_many_options_have_no_number_in_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_plans, "LIMIT", 0)
+    monkeypatch.setattr(_eager, "_known", {})
+    q, k, v = leaves(*(normal(1, 2, 8, 8) for _ in "qkv"))
+    for _ in range(2):
+        o = attention(q, k, v, scale=0.123)
+    assert o.grad_fn.name() == "_AttentionBackward"
 
 
 def test_operations_of_graphs_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +396,7 @@ def test_errors_are_those_from_python(
 ) -> None:
     tensors = change(*(normal(1, 2, 8, 8) for _ in "qkv"))
     errors = []
+    tensors = [None if t is None else t.requires_grad_(t.is_floating_point()) for t in tensors]
     for serving in (False, True):
         monkeypatch.setattr(_eager, "serving", serving)
         with pytest.raises(Exception) as caught:  # noqa: PT011 of any kind

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,22 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 class KnownOptions:
     """Options as intern() gives them, with a number that no others have had."""
 
-    __slots__ = ("number", "options")
+    __slots__ = ("number", "options", "tag")
     _count = itertools.count()
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.number = next(KnownOptions._count)
+        #: The number as ATen's operator takes it; None where that cannot have the options.
+        self.tag: float | None = None
+        if not options.dropout and self.number < _plans.LIMIT:
+            self.tag = -1.0 - self.number
+            _numbered[self.number] = self
 
 
+#: A node of autograd may ask for its options as long as it lives: they stay for ever, and others
+#: beyond so many numbers have no tag.
+_numbered: dict[int, KnownOptions] = {}
 _known: dict[Options, KnownOptions] = {}
 
 
@@ -176,13 +185,16 @@ class EagerInfo:
 
     Attributes:
         operator: ``"c++"``, or ``"python"`` where torch lacks what the operators need.
-        reason: why it is ``"python"``.
+        formula: likewise of autograd's formula; ``"c++"`` is for calls without keep, dropout and
+            lse.
+        reason: why one of them is ``"python"``.
         forward: calls that the operators have served.
         backward: likewise.
         declined: calls that they left to Python: the first of their kind, or one that failed.
     """
 
     operator: str
+    formula: str
     reason: str
     forward: int
     backward: int
@@ -195,7 +207,8 @@ def eager_info() -> EagerInfo:
     These are calls with q, k, v, bias and keep alone, with or without gradients, at which no mode,
     transform or compiler looks.
     """
-    return EagerInfo("c++" if serving else "python", _reason, *_core.torch_calls())
+    operator, formula = ("c++" if serves else "python" for serves in (serving, overriding))
+    return EagerInfo(operator, formula, _reason, *_core.torch_calls())
 
 
 def _remember(key: bytes, call: Call, outputs: list[Tensor | None]) -> None:
@@ -332,6 +345,121 @@ def _backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
     return d_q, d_k, d_v, d_bias, None, None, None, None
 
 
+# ---- with a formula in C++ -----------------------------------------------------------------------
+# ATen has an operator of attention with a formula of autograd and no kernels for CPU and CUDA.
+# It is there to be overridden by other devices. Our operators are these kernels, for calls of q, k,
+# v and bias. The options travel by their number.
+
+_FORMULA = "_scaled_dot_product_fused_attention_overrideable"
+_SCHEMAS = (
+    f"aten::{_FORMULA}(Tensor query, Tensor key, Tensor value, Tensor? attn_bias=None,"
+    " float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,"
+    " float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k,"
+    " SymInt max_q, SymInt max_k, Tensor philox_seed, Tensor philox_offset,"
+    " Tensor debug_attn_mask)",
+    f"aten::{_FORMULA}_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value,"
+    " Tensor attn_bias, bool[4] grad_input_mask, Tensor out, Tensor logsumexp, Tensor cum_seq_q,"
+    " Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal,"
+    " Tensor philox_seed, Tensor philox_offset, *, float? scale=None)"
+    " -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_attn_bias)",
+)
+
+
+def _override() -> str:
+    """Overrides ATen's operator, or says why not."""
+    if not serving:
+        return _reason
+    for schema in _SCHEMAS:
+        name = schema.partition("(")[0]
+        op = getattr(torch.ops.aten, name[6:], None)
+        if op is None or str(op.default._schema) != schema:
+            return f"this torch has another {name}"
+        for key in ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA"):
+            if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+                return f"{name} has a kernel for {key}"
+    return _core.torch_override()
+
+
+_failed = threading.local()
+
+
+def _forward_in_python(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the operator declines, and a mark of two dimensions where it failed.
+
+    attention() raises the error: an exception would lose its type on its way through C++.
+    """
+    key = _core.torch_missed()
+    try:
+        inputs = Inputs(q, k, v, bias)
+        o, lse, call = _kernels.forward_call(inputs, _numbered[number].options, 0, 0)
+        _remember(key, call, [o, lse])
+        return o, lse, q.new_empty(0)
+    except Exception as error:
+        _failed.error = error
+        return q.new_empty(0), q.new_empty(0), q.new_empty(0, 0)
+
+
+def _backward_in_python(
+    d_o: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    bits: int,
+    number: int,
+) -> Any:
+    """What the C++ formula declines, and a mark of two dimensions where it failed.
+
+    An error is raised at the end of the backward: an exception would lose its type on its way
+    through the C++ formula.
+    """
+    key = _core.torch_missed()
+    known = _numbered[number]
+    inputs = Inputs(q, k, v, bias)
+    needed = tuple(bool(bits & 1 << n) for n in range(4))
+    try:
+        if key and not torch.is_grad_enabled():
+            made, call = _kernels.backward_call(
+                d_o, inputs, o, lse, None, known.options, bits, 0, 0
+            )
+            _remember(key, call, made[:4])
+        else:
+            made = _gradients(needed, inputs, o, lse, d_o, None, (known.options, 0, 0))
+        return *(q.new_empty(0) if t is None else t for t in made[:4]), q.new_empty(0)
+    except Exception as error:
+        _raise_later(error)
+        return *(q.new_empty(0) for _ in range(4)), q.new_empty(0, 0)
+
+
+def _raise_later(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(fail)
+
+
+_library.define(
+    "eager_backward_in_python(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, "
+    "Tensor? bias, int bits, int number) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+for _key in ("CompositeImplicitAutograd", "FuncTorchBatched", "Batched"):
+    _library.impl("eager_backward_in_python", _backward_in_python, _key)
+_library.define(
+    "eager_forward_in_python(Tensor q, Tensor k, Tensor v, Tensor? bias, int number)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_library.impl("eager_forward_in_python", _forward_in_python, "CompositeImplicitAutograd")
+_not_overriding = _override()
+_reason = _reason or _not_overriding
+overriding = not _not_overriding
+_formula: Any = getattr(torch.ops.aten, _FORMULA).default._op if overriding else None
+
+
 # What Function.apply() does where no transform is active.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 _apply_lse: Any = super(torch.autograd.Function, _AttentionLse).apply
@@ -368,6 +496,18 @@ def attention(
         q.requires_grad or k.requires_grad or v.requires_grad
         or (bias is not None and bias.requires_grad)
     ):  # fmt: skip
+        if (
+            overriding and keep is None and not return_lse and known.tag is not None
+            and not k.is_meta and not v.is_meta and (bias is None or not bias.is_meta)
+        ):  # fmt: skip
+            try:
+                o = _formula(q, k, v, bias, known.tag)[0]
+            except RuntimeError:  # by the dispatcher, for tensors that are not dense
+                return _apply(q, k, v, bias, keep, known, seed, offset)
+            if o is None:
+                error, _failed.error = _failed.error, None
+                raise error
+            return o
         apply = _apply_lse if return_lse else _apply
         return apply(q, k, v, bias, keep, known, seed, offset)
     o, lse = _forward(q, k, v, bias, keep, known, seed, offset)
