@@ -146,12 +146,10 @@ TEST_CASE("rows: coopmat2 and coopmat, workgroups that share a tile of keys") {
     RowCase{path}.check("bwd f16 b1 hq11 hk1 sq136 sk128 d16 dv32 causal_top_left");
 }
 
-// The plain loop of coopmat2's fwd, with all that it takes: one set of staging registers and two,
+// The plain loop of fwd, with all that it takes: one set of staging registers and two,
 // masks and ends, and score inputs between the products and the exponentials. A CPU driver takes
 // minutes to compile these, and has some in other cases.
-TEST_CASE("rows: coopmat2, the loop of products and exponentials") {
-  const RowCase coopmat2{"coopmat2", false,
-                         [](const tandem::Caps& caps) { return caps.subgroup_size > 8; }};
+TEST_CASE("rows: coopmat2 and coopmat, the loop of products and exponentials") {
   for (const char* line :
        {"fwd f16 b1 hq2 hk1 sq200 d128 causal_top_left", "fwd f16 b1 hq2 hk1 sq200 d128 softcap=3",
         "fwd f16 b2 hq2 sq150 sk140 d64 causal_bottom_right alibi softcap=2",
@@ -160,7 +158,9 @@ TEST_CASE("rows: coopmat2, the loop of products and exponentials") {
         "fwd f16 b1 hq2 sq130 d192 dv128 causal_top_left softcap=4",
         "fwd f16 b1 hq2 sq192 d256 causal_top_left alibi",
         "fwd f16 b2 hq4 hk1 sq1 sk300 d128 kv_padded splits=3"})
-    coopmat2.check(line);
+    for (const char* path : {"coopmat2", "coopmat"})
+      RowCase{path, false, [](const tandem::Caps& caps) { return caps.subgroup_size > 8; }}.check(
+          line);
 }
 
 // Heads that have no tiles but those of pairs, on any driver.
