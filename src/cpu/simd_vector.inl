@@ -110,6 +110,42 @@ inline IntVec not_less(Vec a, Vec b) { return a >= b; }
 inline IntVec both(IntVec a, IntVec b) { return a & b; }
 inline IntVec either(IntVec a, IntVec b) { return a | b; }
 
+#if defined(__AVX512F__)
+// A table of so few entries that registers hold it, with zeros behind it.
+#define TANDEM_SIMD_TABLES 1
+class ShortTable {
+ public:
+  static constexpr uint32_t kMost = 64;
+  ShortTable(const float* table, uint32_t size) : size_(_mm512_set1_epi32(int(size))) {
+    for (uint32_t n = 0; n < 4; ++n) {
+      const uint32_t left = size > 16 * n ? size - 16 * n : 0;
+      const auto some = __mmask16(left >= 16 ? 0xffff : (1u << left) - 1);
+      part_[n] = _mm512_maskz_loadu_ps(some, table + 16 * n);
+    }
+  }
+  template <typename Number>
+  Vec look_up(const Number* numbers) const {
+    const __m512i n = widen(numbers);
+    const __m512 low = _mm512_permutex2var_ps(part_[0], n, part_[1]),
+                 high = _mm512_permutex2var_ps(part_[2], n, part_[3]);
+    const __mmask16 second = _mm512_test_epi32_mask(n, _mm512_set1_epi32(32));
+    return Vec(_mm512_maskz_mov_ps(_mm512_cmplt_epu32_mask(n, size_),
+                                   _mm512_mask_mov_ps(low, second, high)));
+  }
+
+ private:
+  static __m512i widen(const uint8_t* x) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  }
+  static __m512i widen(const uint16_t* x) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  }
+  static __m512i widen(const int32_t* x) { return _mm512_loadu_si512(x); }
+  __m512 part_[4];
+  __m512i size_;
+};
+#endif
+
 // Without vector extensions: plain loops, which the compiler may vectorise.
 #else
 

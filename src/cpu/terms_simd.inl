@@ -22,7 +22,13 @@ template <typename Number>
 inline void look_up(const SimdTerms& x, const Number* numbers, int keys, float* to) {
   const float* const table = x.table;
   const uint32_t size = uint32_t(x.table_size);
-  for (int j = 0; j < keys; ++j) {  // without branches, which would depend on the numbers
+  int j = 0;
+#if defined(TANDEM_SIMD_TABLES)
+  const ShortTable entries(table, size);
+  for (; size <= ShortTable::kMost && j + kLanes <= keys; j += kLanes)
+    store(to + j, entries.look_up(numbers + j));
+#endif
+  for (; j < keys; ++j) {  // without branches, which would depend on the numbers
     const uint32_t n = uint32_t(numbers[j]), inside = 0u - uint32_t(n < size);
     to[j] = bits_float(float_bits(table[n & inside]) & inside);
   }
