@@ -496,6 +496,17 @@ void formula_kernel(Value* stack, uint64_t, uint64_t) {
   stack[4] = stack[5] = 0;
 }
 
+// Whether a derivative of forward mode goes along: it is refused, by Python.
+bool has_tangent(const Tensor& t) {
+  Handle copy = nullptr;
+  if (g_torch.aoti_torch_new_tensor_handle(t.get(), &copy)) return true;
+  Value stack[2] = {Value(reinterpret_cast<uintptr_t>(copy)), 0};
+  if (g_torch.torch_call_dispatcher("aten::_unpack_dual", "", stack, shim::kConvention))
+    return true;
+  drop(stack[0]);
+  return is_defined(take(stack[1]));
+}
+
 // What the C++ operator declines; graphs of derivatives, and batches of gradients.
 bool backward_in_python(Outer& outer, Inputs& in, Value* made) {
   Value stack[9] = {outer.d_o.release(), outer.o.release(), outer.lse.release(),
@@ -517,7 +528,8 @@ bool backward_in_python(Outer& outer, Inputs& in, Value* made) {
 // (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k,
 // max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale) -> (grad_query, grad_key,
 // grad_value, grad_attn_bias)
-void formula_backward(Value* stack, bool to_python) {
+void formula_backward(Value* stack, bool to_python, bool above_autograd) {
+  t_missed.clear();
   Outer outer;
   Inputs in;
   outer.d_o = take(stack[0]);
@@ -539,7 +551,8 @@ void formula_backward(Value* stack, bool to_python) {
   delete reinterpret_cast<Value*>(uintptr_t(stack[16]));
   in.options = options_of(stack[12]);
   std::array<Tensor, kMostOutputs> made;
-  if (!to_python && has_dense_rows(outer.d_o) && backward(outer, in, all_of(made))) {
+  to_python = to_python || !has_dense_rows(outer.d_o) || (above_autograd && has_tangent(outer.d_o));
+  if (!to_python && backward(outer, in, all_of(made))) {
     give(true, g_store->backward, all_of(made), stack);
     return;
   }
@@ -548,11 +561,15 @@ void formula_backward(Value* stack, bool to_python) {
     throw std::runtime_error("the backward of attention failed");
 }
 
-void formula_backward_kernel(Value* stack, uint64_t, uint64_t) { formula_backward(stack, false); }
-void formula_backward_autograd(Value* stack, uint64_t, uint64_t) {
-  formula_backward(stack, g_torch.aoti_torch_grad_mode_is_enabled());
+void formula_backward_kernel(Value* stack, uint64_t, uint64_t) {
+  formula_backward(stack, false, false);
 }
-void formula_backward_batched(Value* stack, uint64_t, uint64_t) { formula_backward(stack, true); }
+void formula_backward_autograd(Value* stack, uint64_t, uint64_t) {
+  formula_backward(stack, g_torch.aoti_torch_grad_mode_is_enabled(), true);
+}
+void formula_backward_batched(Value* stack, uint64_t, uint64_t) {
+  formula_backward(stack, true, false);
+}
 
 std::vector<int64_t> words_of(const std::string& key) {
   std::vector<int64_t> words(key.size() / sizeof(int64_t));

@@ -53,6 +53,7 @@ constexpr uint64_t kConvention = uint64_t{2} << 56 | uint64_t{10} << 48;
   X(cpu, Status, torch_list_size, (List, size_t*))                                    \
   X(cpu, Status, torch_list_get_item, (List, size_t, Value*))                         \
   X(cpu, Status, torch_delete_list, (List))                                           \
+  X(cpu, Status, aoti_torch_new_tensor_handle, (Handle, Handle*))                     \
   X(cpu, Status, aoti_torch_is_defined, (Handle, bool*))                              \
   X(cpu, bool, aoti_torch_grad_mode_is_enabled, ())                                   \
   X(cpu, Status, torch_get_num_threads, (uint32_t*))                                  \
