@@ -4,12 +4,10 @@
 // search met no score above the thresholds of that time, which are all lower bounds.
 //
 // alpha = 1.5: in the first pass each thread keeps the scores above the lower bound of their row,
-// with the index of the key, in a list in shared memory. When a list grows long, Newton steps over
-// the lists raise the bounds, and the scores that are then below are dropped for good. The lists
-// that are left at the end hold the whole support, so they alone give the threshold and the
-// weights: o is formed from V of their keys, and there is no other pass. Where the support of a row
-// fits no list, the whole workgroup takes a pass for each Newton step, from the best bound so far,
-// as with any other alpha.
+// in a list in shared memory. When a list grows long, Newton steps over the lists raise the bounds,
+// and the scores that are then below are dropped for good. The lists that are left at the end hold
+// the whole support, so they alone give the threshold. Rows whose support fits no list, and any
+// other alpha, take a pass for each Newton step, from the best bound so far.
 //
 // Newton's method works from below on the norm of [z - t]_+, which is convex. A step therefore
 // never passes the root, except by the rounding of a bound. So no step starts from a bound that is
@@ -78,21 +76,14 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
           mbarrier_arrive(to.full);
         of_v ? producer.v_pipe.next() : producer.k_pipe.next();
       }
-      mbarrier_wait(search.verdict(), passes.phase());
-      if (!ld_shared_s32(search.again(passes.flag()))) {  // the lists suffice
-        passes.next();
-        continue;
-      }
     } else {
       for (int t = last; t >= at.span.begin; --t) send(t);
       send(-1);
     }
-    for (bool known = FAST;; known = false) {  // known: the verdict is, and there is another pass
+    for (;;) {
       send(last);
-      if (!known) {
-        mbarrier_wait(search.verdict(), passes.phase());
-        if (!ld_shared_s32(search.again(passes.flag()))) break;
-      }
+      mbarrier_wait(search.verdict(), passes.phase());
+      if (!ld_shared_s32(search.again(passes.flag()))) break;
       for (int t = next_tile(last); t >= at.span.begin; t = next_tile(t)) send(t);
       send(-1);
       passes.next();
@@ -201,13 +192,13 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] -= origin[i / 2 % 2];
     };
-    bool again;
+    bool moves = false;
     clear_words();
     mbarrier_wait(shared.q_full(q_pipe.stage()), q_pipe.phase());
     if constexpr (FAST) {
       const float radius = 1.f / scale;
       Candidates<S> list;
-      list.first = search.lists() + (threadIdx.x - 128) * 8;
+      list.first = search.lists() + (threadIdx.x - 128) * 4;
       list.clear();
 #pragma unroll
       for (int r = 0; r < 2; ++r)
@@ -218,14 +209,14 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
       // as many candidates as the support has keys.
       int done = 0, due = 2;
       // Takes the products with the first or second half of a tile's keys.
-      const auto search_half = [&](float(&s)[N / 4], int t, int half) {
+      const auto search_half = [&](float(&x)[N / 4], int t, int half) {
         if (!plain_scale(u)) {
           const float factor = opaque(u.scale) * params.extra.entmax_scale;
 #pragma unroll
-          for (int i = 0; i < N / 4; ++i) s[i] *= factor;
+          for (int i = 0; i < N / 4; ++i) x[i] *= factor;
         }
         if (t < at.span.full_begin || t >= at.span.full_end)
-          mask_tile<N / 2>(s, scheduler.band(), at.row0 + accumulator_row(),
+          mask_tile<N / 2>(x, scheduler.band(), at.row0 + accumulator_row(),
                            t * N + half * (N / 2) + accumulator_col(), u.seq_kv, -INFINITY);
         // steps: Newton steps to take. tile: the steps include these keys, whose products are in no
         // list yet. Otherwise they take the lists alone.
@@ -233,7 +224,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         bool tile = true, some = lost;
         if (__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY)) {
           float top[2];
-          find_tops<N / 2>(top, s);
+          find_tops<N / 2>(top, x);
 #pragma unroll
           for (int r = 0; r < 2; ++r)
             if (list.bound[r] == -INFINITY)
@@ -251,16 +242,16 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
 #pragma unroll 1
         for (int tries = 0; !lost; ++tries) {
           if (steps > 0) {
-            list.raise(steps, radius, tile, s);
+            list.raise(steps, radius, tile, x);
             lost = list.any_far();
             if (lost) break;
             if (tries > 0) list.shorten();
             if (!tile) break;
           }
           const uint from[2] = {list.end[0], list.end[1]};
-          const bool full = list.append(s, t * N + half * (N / 2) + accumulator_col());
+          list.append(x);
           some = list.end[0] != from[0] || list.end[1] != from[1];
-          if (full) {
+          if (list.any_beyond(S::FULL)) {
             list.end[0] = from[0], list.end[1] = from[1];
             lost = some = tries > 0;
             steps = 3;
@@ -321,22 +312,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         list.raise(30, radius, false, first);
         lost = list.any_far();
       }
+      moves = lost;
 #pragma unroll
       for (int r = 0; r < 2; ++r) t_row[r] = list.bound[r] * scale;
-      again = verdict(lost);
-      if (!again) {
-        passes.next();
-        if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
-        q_pipe.next();
-        store_lse(u, params.push, at, t_row);
-        const int batch = batch_of(u, at), head = head_of(u, at);
-        list.template store_o<T>(
-            t_row, scale, u,
-            reinterpret_cast<const ushort*>(params.push.v) + batch * u.v.b + head / u.group * u.v.h,
-            reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h,
-            at.row0 + (read_tid_x() - 128) / 32 * 16);
-        continue;
-      }
     } else {
       float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
@@ -351,6 +329,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], here[r]);
         set_bit(t, true);
       }
+      moves = true;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (at.row0 + accumulator_row() + 8 * r < u.seq_q)
@@ -358,11 +337,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         else
           t_row[r] = INFINITY;
       }
-      again = verdict(true);
     }
-    bool moves = false;
 #pragma unroll 1
-    for (int pass = 1; again; again = verdict(moves && ++pass < kMaxPasses)) {
+    for (int pass = 1; verdict(moves && pass < kMaxPasses); ++pass) {
       passes.next();
       clear_words();
       const bool relative = any_origin(),

@@ -81,9 +81,6 @@ TANDEM_DEVICE void st_shared(uint at, int x) {
 TANDEM_DEVICE void st_shared(uint at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
-TANDEM_DEVICE void st_shared(uint at, float x, uint y) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "f"(x), "r"(y) : "memory");
-}
 TANDEM_DEVICE void st_shared(uint at, int x, int y, int z, int w) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
@@ -95,14 +92,14 @@ TANDEM_DEVICE void st_shared(uint at, float x, float y, float z, float w) {
 TANDEM_DEVICE void red_shared_or(uint at, uint bits) {
   asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(at), "r"(bits) : "memory");
 }
-// Appends {x, word} to a list if x is above the bound. The end of the list moves by STEP bytes.
+// Appends x to a list if it is above the bound. The end of the list then moves by STEP bytes.
 template <int STEP>
-TANDEM_DEVICE void append_above(uint& end, float x, uint word, float bound) {
+TANDEM_DEVICE void append_above(uint& end, float x, float bound) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.gt.f32 p, %1, %3;\n@p st.shared.v2.b32 [%0], {%1, %2};\n"
-      "@p add.s32 %0, %0, %4;\n}"
+      "{\n.reg .pred p;\nsetp.gt.f32 p, %1, %2;\n@p st.shared.f32 [%0], %1;\n"
+      "@p add.u32 %0, %0, %3;\n}"
       : "+r"(end)
-      : "f"(x), "r"(word), "f"(bound), "n"(STEP)
+      : "f"(x), "f"(bound), "n"(STEP)
       : "memory");
 }
 

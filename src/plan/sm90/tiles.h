@@ -198,7 +198,7 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
 }
 
 // Entmax. Behind the mbarriers: words of the search; two bitmaps a warpgroup, of the first
-// kSupportTiles tiles of keys; and slots for candidates of the rows of each thread. 0 slots: there
+// kSupportTiles tiles of keys; and candidates of the two rows of each thread. 0 candidates: there
 // is no kernel for the tile.
 constexpr int kSupportTiles = 1024, kSupportWords = kSupportTiles / 32;
 constexpr int kEntmaxQStages = 1;  // room for q of the next tile is better used for candidates

@@ -129,10 +129,6 @@ void st_shared(unsigned at, T x) {
   static_assert(sizeof x == 4, "a word");
   std::memcpy(Block::current().at(at, 4), &x, 4);
 }
-inline void st_shared(unsigned at, float x, unsigned y) {
-  const unsigned both[2] = {__float_as_uint(x), y};
-  std::memcpy(Block::current().at(at, 8), both, 8);
-}
 inline void st_shared_u16(unsigned at, unsigned x) {
   const auto half = (unsigned short)x;
   std::memcpy(Block::current().at(at, 2), &half, 2);
@@ -147,8 +143,8 @@ inline void st_shared(unsigned at, float x, float y, float z, float w) {
 }
 inline void red_shared_or(unsigned at, unsigned bits) { st_shared(at, ld_shared_u32(at) | bits); }
 template <int STEP>
-void append_above(unsigned& end, float x, unsigned word, float bound) {
-  if (x > bound) st_shared(end, x, word), end += unsigned(STEP);
+void append_above(unsigned& end, float x, float bound) {
+  if (x > bound) st_shared(end, x), end += STEP;
 }
 
 // ---- cp_async -----------------------------------------------------------------------------------

@@ -334,19 +334,6 @@ __global__ void copy_parts(const uint* from, uint* to) {
   for (int i = 0; i < 4; ++i) to[4 * thread + i] = ld_shared_u32(own + 4 * uint(i));
 }
 
-// Two lists with the numbers above 3 and their index, one upwards and one downwards.
-__global__ void append_numbers(const float* from, uint* to, int count) {
-  TANDEM_SHARED_ARRAY(uint2, lists, 32);
-  const uint first = shared_address(lists);
-  for (int i = 0; i < 64; ++i) st_shared(first + 4 * uint(i), 0u);
-  uint up = first, down = first + 31 * 8;
-  for (int i = 0; i < count; ++i) {
-    append_above<8>(up, from[i], uint(i), 3.f);
-    append_above<-8>(down, from[i], uint(i), 3.f);
-  }
-  for (int i = 0; i < 64; ++i) to[i] = ld_shared_u32(first + 4 * uint(i));
-}
-
 // Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to
 // the sums, and copies.
 __global__ void stages(const float* from, float* to, float* doubled, int steps) {
@@ -560,24 +547,6 @@ TEST_CASE("cp.async: of 16 bytes the first ones, zeros behind them") {
   for (size_t n = 0; n < 128; ++n) std::memcpy(&expected[4 * n], &data[4 * n], n % 17);
   const Memory<uint32_t> from(data), to(data.size());
   sm90_test::launch(copy_parts, 1, 128, 1024, from.get(), to.get());
-  CHECK(to.read() == expected);
-}
-
-TEST_CASE("lists: what is above a bound, upwards and downwards") {
-  const std::vector<float> data = {1, 4, 3, -5, 7, 3.5f};
-  std::vector<uint32_t> expected(64);
-  int n = 0;
-  for (size_t i = 0; i < data.size(); ++i)
-    if (data[i] > 3) {
-      uint32_t word;
-      std::memcpy(&word, &data[i], 4);
-      expected[2 * n] = expected[62 - 2 * n] = word;
-      expected[2 * n + 1] = expected[63 - 2 * n] = uint32_t(i);
-      ++n;
-    }
-  const Memory<float> from(data);
-  const Memory<uint32_t> to(64);
-  sm90_test::launch(append_numbers, 1, 1, 1024, from.get(), to.get(), int(data.size()));
   CHECK(to.read() == expected);
 }
 
