@@ -310,11 +310,6 @@ bool Sm90Planner::choose(const Refuse& refuse) {
 }
 
 String Sm90Planner::unfit() const {
-  // Masks alone, heads up to 64. Mask2Former's 100 queries and 4,096 keys, on an H200: 0.200 ms by
-  // tiles of 64 queries for 0.215.
-  if (p.backward && p.seq_q <= kBwdShapes[row_].br && kBwdShapes[row_].br > 64 && !p.tile_rows &&
-      sm90_kernel(p) >= 0 && masks_scores(kKernels[sm90_kernel(p)]) && !p.bias)
-    return text("masks of up to %d queries have smaller tiles", kBwdShapes[row_].br);
   const bool fits = p.backward ? bwd_bytes(p, kBwdShapes[row_]) > 0
                                : fwd_bytes(p, sm90_fwd_kernel(p, caps, sm90_fwd_tile(p, row_)),
                                            sm90_fwd_tile(p, row_)) > 0;
