@@ -270,7 +270,7 @@ std::string check_blame(const std::string& expected) {
       {"bwd_dist_bias", {"d_dist_bias"}, {}},
       {"bwd_sum_splits", {"d_bias"}, {"d_bias_table", "d_dist_bias"}},
       {"bwd_head_sums", {"d_tau", "d_sink"}, {"d_slope"}},
-      {"merge", {"o"}, {"lse"}, {"ratio"}},
+      {"merge", {"o"}, {"lse", "d_part_o", "d_part_lse"}, {"ratio"}},  // some share weights
       {"bwd_merge", {"d_part_lse"}, {"d_part_o"}, {"ratio"}}};
   const auto has = [&](const Target& target) {
     const std::vector<tandem_kernel_info> kernels = registry();
