@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The functions of torch's stable C ABI that bindings/torch.cpp calls. They are declared here and
+// The functions of torch's stable C ABI that bindings/torch*.cpp call. They are declared here and
 // looked up in the torch that the process has loaded. So the package is built without torch, and
 // one build serves every torch from 2.10 on. Where torch's headers are at hand,
 // python/tests/torch_shim.cpp holds these declarations against them.
