@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
 from tandem_attention._options import Options  # noqa: E402
-from tandem_attention.torch import _ops, attention  # noqa: E402
+from tandem_attention.torch import _ops, _plain_ops, attention  # noqa: E402
 from tandem_attention.torch._kernels import Inputs  # noqa: E402
 
 DEVICE = os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu")
@@ -197,6 +197,55 @@ def test_opcheck(kind: str) -> None:
     d_lse = torch.ones_like(lse) if kind == "plain" else None
     arguments = (torch.ones_like(o), o, lse, bits, d_lse, *plain, rng, *options)
     torch.library.opcheck(_ops.attention_backward, arguments)
+
+
+def test_short_operation_of_compiled_graphs() -> None:
+    options = Options(scale=0.3, causal=True, window_left=3, softcap=2.5, flags=1)
+    q, k, v = (normal(2, 2, 5, 8).requires_grad_() for _ in range(3))
+    bias = normal(1, 2, 5, 5).requires_grad_()
+    keep = torch.rand(2, 1, 5, 5, device=DEVICE) < 0.8
+    short = _plain_ops.narrow(Inputs(q, k, v, bias, keep), options)
+    assert _plain_ops.options_of(*short[5:]) == options
+    assert _plain_ops.options_of(*_plain_ops.narrow(Inputs(q, k, v), Options())[5:]) == Options()
+    torch.library.opcheck(_plain_ops.attention, short)
+    o, lse = (t.detach() for t in _plain_ops.attention(*short))
+    for bits in (0, 0x7, 0xF):
+        arguments = [torch.ones_like(o), o, lse, bits, torch.ones_like(lse), *short]
+        arguments = [t.detach() if isinstance(t, Tensor) else t for t in arguments]
+        torch.library.opcheck(_plain_ops.attention_backward, arguments)
+    # They give what tandem::attention gives, mapped, too.
+    tensors = [normal(3, *t.shape) if t.is_floating_point() else t for t in short[:5]]
+    whole = (*tensors, *(None,) * 14, *options)
+    dims = (0, 0, 0, 0, None)
+    got = torch.vmap(_plain_ops.attention, in_dims=(*dims, *(None,) * 4))(*tensors, *short[5:])
+    want = torch.vmap(_ops.attention, in_dims=(*dims, *(None,) * (len(whole) - 5)))(*whole)
+    close(list(got), list(want), 1e-7)
+    d_o = torch.ones_like(got[0])
+    outer = (d_o, *got, 0xF, None)
+    dims = (0, 0, 0, None, None, *dims)
+    got = torch.vmap(_plain_ops.attention_backward, in_dims=(*dims, *(None,) * 4))(
+        *outer, *tensors, *short[5:]
+    )
+    want = torch.vmap(_ops.attention_backward, in_dims=(*dims, *(None,) * (len(whole) - 5)))(
+        *outer, *whole
+    )[:4]
+    close(list(got), list(want), 1e-7)
+
+
+@pytest.mark.parametrize("more", [{}, {"dropout": 0.5}, {"sink": True}])
+def test_which_operation_a_compiled_graph_has(more: dict[str, Any]) -> None:
+    seen: list[str] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        seen.extend(str(n.target) for n in module.graph.nodes)
+        return module.forward
+
+    arguments = {"sink": normal(2)} if "sink" in more else more
+    torch._dynamo.reset()
+    function = torch.compile(attention, fullgraph=True, backend=backend)
+    function(*(normal(1, 2, 5, 8) for _ in range(3)), **arguments)
+    names = [name for name in seen if "tandem" in name]
+    assert ["plain" in name for name in names] == [not more]
 
 
 # ---- torch.func ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from .._problem import (
     make_problem,
     places,
 )
-from . import _eager, _kernels, _ops
+from . import _eager, _kernels, _ops, _plain_ops
 from ._eager import KnownOptions
 from ._kernels import Inputs
 
@@ -384,10 +384,14 @@ def attention(
         _kernels.check_tensors(inputs)
         if kind == "meta" and not compiling:
             _check_meta(inputs, options)
+        rng = _eager.rng(options, seed, offset)
         op: Any = _ops.attention
-        if not compiling and torch._C._are_functorch_transforms_active():
-            op = _Transformed.apply
-        o, lse = op(*inputs, _eager.rng(options, seed, offset), *options)
+        if compiling and _plain_ops.takes(inputs, rng, options):
+            o, lse = _plain_ops.attention(*_plain_ops.narrow(inputs, options))
+        else:
+            if not compiling and torch._C._are_functorch_transforms_active():
+                op = _Transformed.apply
+            o, lse = op(*inputs, rng, *options)
     else:
         if seed is None:
             seed = int(_eager.random_seed()) if options.dropout else 0

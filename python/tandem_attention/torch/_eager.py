@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from .. import _core, _plans
 from .._options import Options
 from .._problem import GRADIENTS
-from . import _kernels, _ops
+from . import _kernels, _ops, _plain_ops
 from ._kernels import Call, Inputs
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -540,7 +540,39 @@ def _graph_backward(
     return _ops.with_empty(inputs.q, made)
 
 
+_known_plain: dict[tuple[Any, ...], KnownOptions] = {}
+
+
+def _plain_options(key: tuple[Any, ...]) -> KnownOptions:
+    found = _known_plain.get(key)
+    if found is None:
+        if len(_known_plain) >= _plans.LIMIT:
+            _known_plain.clear()
+        found = _known_plain[key] = known(_plain_ops.options_of(*key))
+    return found
+
+
+def _plain_forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, *key: Any
+) -> tuple[Tensor, Tensor]:
+    return _forward(q, k, v, bias, keep, _plain_options(key), 0, 0)
+
+
+def _plain_backward(
+    d_o: Tensor, o: Tensor, lse: Tensor, bits: int, d_lse: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, *key: Any,
+) -> Any:  # fmt: skip
+    made: Any = (None,) * 4
+    if bits:
+        options = _plain_options(key)
+        made = _four_gradients(d_o, o, lse, d_lse, bits, q, k, v, bias, keep, options, 0, 0)
+    return _ops.with_empty(q, made)
+
+
 for _device in ("CPU", "CUDA"):
+    if serving:
+        _library.impl("plain_attention", _plain_forward, _device)
+        _library.impl("plain_attention_backward", _plain_backward, _device)
     _library.impl("attention", _graph_forward, _device)
     _library.impl("attention_backward", _graph_backward, _device)
 

@@ -59,7 +59,7 @@ def attention(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 @attention.register_fake
-def _(*args: Any) -> tuple[Tensor, Tensor]:
+def fake_attention(*args: Any) -> tuple[Tensor, Tensor]:
     inputs, _, options = split(args)
     q = inputs.q
     o = _kernels.ordered_empty(q, inputs.v.shape[-1])
@@ -108,7 +108,9 @@ def with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
 
 
 @attention_backward.register_fake
-def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any) -> Any:
+def fake_attention_backward(
+    d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, d_lse: Tensor | None, *args: Any
+) -> Any:
     inputs, _, _ = split(args)
     return with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
 
@@ -273,8 +275,7 @@ def _one_by_one(op: Any, count: int, dims: tuple[Any, ...], args: tuple[Any, ...
     return outputs, (0,) * len(outputs)
 
 
-@attention.register_vmap
-def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+def vmap_attention(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     options = Options(*args[_TENSORS + 1 :])
     count, names = info.batch_size, Inputs._fields
     if options.dropout and info.randomness == "error":
@@ -295,13 +296,15 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     return (o.unflatten(0, (count, batch)), lse.unflatten(0, (count, batch))), (0, 0)
 
 
+attention.register_vmap(vmap_attention)
+
+
 @attention_max_logit.register_vmap
 def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     return _one_by_one(attention_max_logit, info.batch_size, dims, args)
 
 
-@attention_backward.register_vmap
-def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+def vmap_attention_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     options = Options(*args[5 + _TENSORS + 1 :])
     count = info.batch_size
     gradients = args[3]
@@ -334,6 +337,9 @@ def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     return tuple(results), tuple(out_dims)
 
 
+attention_backward.register_vmap(vmap_attention_backward)
+
+
 # ---- torch.utils.flop_counter --------------------------------------------------------------------
 
 
@@ -357,17 +363,17 @@ def _flops(q: Any, k: Any, v: Any, args: tuple[Any, ...]) -> int:
     return int(2 * rows * keys * (q[-1] + v[-1]))
 
 
-def _forward_flops(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) -> int:
+def forward_flops(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None) -> int:
     return _flops(q, k, v, args)
 
 
-def _backward_flops(
+def backward_flops(
     d_o: Any, o: Any, lse: Any, gradients: int, d_lse: Any, *args: Any, out_shape: Any = None
 ) -> int:
     q, k, v, *rest = args
     return _flops(q, k, v, tuple(rest)) * 5 // 2
 
 
-_counter = _flop_counter()
-_counter.register_flop_formula(torch.ops.tandem.attention)(_forward_flops)
-_counter.register_flop_formula(torch.ops.tandem.attention_backward)(_backward_flops)
+counter = _flop_counter()
+counter.register_flop_formula(torch.ops.tandem.attention)(forward_flops)
+counter.register_flop_formula(torch.ops.tandem.attention_backward)(backward_flops)
