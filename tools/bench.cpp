@@ -524,11 +524,15 @@ void show(const Result& result, const Options& options) {
   save(result, options);
 }
 
+constexpr int kSlower = 2;  // exit status of --compare; an error is 1
+
 int run(const Options& options) {
   int exit_code = 0;
   if (!options.out.empty()) check_writable(options.out);
   if (!options.compare.empty()) {
-    fmt::print("{}", compare_results(options.compare[0], options.compare[1]));
+    const Comparison c = compare_results(options.compare[0], options.compare[1]);
+    fmt::print("{}", c.text);
+    if (c.slower + c.lost > 0) exit_code = kSlower;
   } else if (!options.merge.empty()) {
     show(merge_results(options.merge), options);
   } else if (options.list) {
@@ -600,7 +604,11 @@ void add_bench(CLI::App& app, int* exit_code) {
       ->excludes(turns);
   command->add_flag("--list", o->list, "Print the cases as json and run nothing");
   command->add_option("--merge", o->merge, "Join result files (of one device)")->expected(1, 100);
-  command->add_option("--compare", o->compare, "Two result files: before, after")->expected(2);
+  command
+      ->add_option("--compare", o->compare,
+                   "Two result files, before and after: which cases are faster, slower or the same "
+                   "within the noise. The exit status is 2 if one is slower or refused now")
+      ->expected(2);
   command->callback([o, exit_code] { *exit_code = run(*o); });
 }
 

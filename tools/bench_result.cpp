@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <stdexcept>
@@ -26,11 +27,44 @@ std::string cell(const Result& row, const char* key, const char* format = "{:.4g
 }
 
 // What makes two rows the same measurement.
-std::string identity(const Result& row) {
+std::string identity(const Result& row, bool with_path = true) {
   std::string s;
-  for (const char* key : {"case", "op", "impl", "backend", "path", "dtype"})
-    s += cell(row, key) + "|";
-  return s;
+  for (const char* key : {"case", "op", "impl", "backend", "dtype"}) s += cell(row, key) + "|";
+  return with_path ? s + cell(row, "path") : s;
+}
+
+// The row of `rows` that is the same measurement as `row`, one of `others`; else the one that
+// differs in its path alone, where no other row of either file does; else null.
+const Result* find_before(const Result& rows, const Result& others, const Result& row) {
+  const Result* found = nullptr;
+  for (const Result& r : rows)
+    if (identity(r) == identity(row)) found = &r;
+  if (found) return found;
+  const auto alike = [&](const Result& r) { return identity(r, false) == identity(row, false); };
+  if (std::count_if(rows.begin(), rows.end(), alike) != 1 ||
+      std::count_if(others.begin(), others.end(), alike) != 1)
+    return nullptr;
+  return &*std::find_if(rows.begin(), rows.end(), alike);
+}
+
+bool has_time(const Result& row) {
+  const auto ms = row.find("ms");
+  return ms != row.end() && ms->is_number() && ms->get<double>() > 0;
+}
+double time_of(const Result& row) { return row["ms"].get<double>(); }
+
+// By which part of a time two medians may differ by chance: half of what the samples of each spread
+// over, together; never less than the clock of a GPU moves by itself. Negative: a row has no
+// spread.
+double noise_of(const Result& before, const Result& after) {
+  constexpr double kLeast = 0.01;
+  double sum = 0;
+  for (const Result* row : {&before, &after}) {
+    const auto spread = row->find("spread");
+    if (spread == row->end() || !spread->is_number()) return -1;
+    sum += spread->get<double>() / 2;
+  }
+  return std::max(sum, kLeast);
 }
 
 // A kernel that became slow, or clocks that are low, and no error of the fit (plan/cost).
@@ -141,30 +175,52 @@ Result merge_results(const std::vector<std::string>& files) {
   return merged;
 }
 
-std::string compare_results(const std::string& before, const std::string& after) {
+Comparison compare_results(const std::string& before, const std::string& after) {
   const Result a = load_result(before), b = load_result(after);
   Table table({"case", "op", "impl", "backend", "path", "dtype", ">ms before", ">ms after",
-               ">speed", ">err ratio"});
-  int alone = 0;
+               ">speed", ">noise", "verdict", ">err ratio"});
+  Comparison c;
   for (const Result& row : b["rows"]) {
-    const Result* match = nullptr;
-    for (const Result& old : a["rows"])
-      if (identity(old) == identity(row)) match = &old;
-    const bool timed = match && (*match)["ms"].is_number() && row["ms"].is_number();
-    alone += match == nullptr;
-    table.add(
-        {cell(row, "case"), cell(row, "op"), cell(row, "impl"), cell(row, "backend"),
-         cell(row, "path"), cell(row, "dtype"), match ? cell(*match, "ms") : "-", cell(row, "ms"),
-         timed ? fmt::format("{:.3f} x", (*match)["ms"].get<double>() / row["ms"].get<double>())
-               : "-",
-         cell(row, "max_err_ratio", "{:.3f}")});
+    const Result* match = find_before(a["rows"], b["rows"], row);
+    const bool timed = match && has_time(*match) && has_time(row);
+    const double speed = timed ? time_of(*match) / time_of(row) : 0;
+    const double noise = timed ? noise_of(*match, row) : 0;
+    std::string verdict = "-";
+    if (!match)
+      ++c.added, verdict = "new";
+    else if (timed)
+      verdict = noise < 0                                      ? (++c.unknown, "no spread")
+                : time_of(row) > time_of(*match) * (1 + noise) ? (++c.slower, "slower")
+                : time_of(*match) > time_of(row) * (1 + noise) ? (++c.faster, "faster")
+                                                               : (++c.same, "same");
+    else if (has_time(*match))
+      ++c.lost, verdict = "lost";
+    std::string path = cell(row, "path");
+    if (match && cell(*match, "path") != path) path = cell(*match, "path") + " > " + path;
+    table.add({cell(row, "case"), cell(row, "op"), cell(row, "impl"), cell(row, "backend"), path,
+               cell(row, "dtype"), match ? cell(*match, "ms") : "-", cell(row, "ms"),
+               timed ? fmt::format("{:.3f} x", speed) : "-",
+               timed && noise >= 0 ? fmt::format("{:.1f} %", 100 * noise) : "-", verdict,
+               cell(row, "max_err_ratio", "{:.3f}")});
   }
-  std::string s = fmt::format("before: {}, commit {}\nafter:  {}, commit {}\n",
-                              cell(a["header"], "device"), cell(a["header"], "commit"),
-                              cell(b["header"], "device"), cell(b["header"], "commit"));
-  s += table.text();
-  if (alone) s += fmt::format("{} rows have no counterpart in {}\n", alone, before);
-  return s;
+  for (const Result& row : a["rows"])
+    if (has_time(row) && !find_before(b["rows"], a["rows"], row)) ++c.missing;
+  c.text = fmt::format("before: {}, commit {}\nafter:  {}, commit {}\n",
+                       cell(a["header"], "device"), cell(a["header"], "commit"),
+                       cell(b["header"], "device"), cell(b["header"], "commit"));
+  if (a["header"].contains("turns") != b["header"].contains("turns"))
+    c.text += "one file was timed in turns and the other was not: the clock may differ\n";
+  c.text += table.text();
+  c.text += fmt::format("{} faster, {} slower, {} same", c.faster, c.slower, c.same);
+  const auto add = [&](int n, const std::string& what) {
+    if (n) c.text += fmt::format(", {} {}", n, what);
+  };
+  add(c.unknown, "without a spread");
+  add(c.lost, "lost (timed before, refused now)");
+  add(c.added, "new");
+  add(c.missing, "of " + before + " missing");
+  c.text += "\n";
+  return c;
 }
 
 }  // namespace tandem::tool

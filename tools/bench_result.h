@@ -23,8 +23,17 @@ std::string result_csv(const Result& result);
 // Rows of all files under the first one's header; files of another device are refused.
 Result merge_results(const std::vector<std::string>& files);
 
-// Both files' times of each case side by side.
-std::string compare_results(const std::string& before, const std::string& after);
+// Two files' times of each case side by side, each with a verdict: a case is faster or slower where
+// its medians differ by more than half of what the samples of both files spread over, and by more
+// than 1 %.
+struct Comparison {
+  std::string text;  // a table, and a line that counts the verdicts
+  int faster = 0, slower = 0, same = 0;
+  int unknown = 0;             // a file has no spread of it
+  int lost = 0;                // timed before, refused now
+  int added = 0, missing = 0;  // in one file alone
+};
+Comparison compare_results(const std::string& before, const std::string& after);
 
 }  // namespace tandem::tool
 #endif

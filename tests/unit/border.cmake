@@ -30,6 +30,8 @@ if(TARGET tandem_tool)
   add_test(NAME scripts.home COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/home.cmake)
   add_test(NAME bench.slow COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
     -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_slow -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_slow.cmake)
+  add_test(NAME bench.compare COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
+    -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_compare -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_compare.cmake)
   # The lines of docs/guide/bug-reports.md.
   set(repro check --device cpu --repro)
   add_test(NAME verbose COMMAND tandem_tool ${repro} "fwd f32 sq3 d4")
