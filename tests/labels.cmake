@@ -18,7 +18,7 @@ set(TANDEM_LABELS
   "examples   ^(example[.]|char_lm)"
   "gpu        ^(sm90_instructions|cuda_graph|cuda_context.*|interop|example[.]cuda_graph)$" # skipped where there is none
   # Two minutes after a build (scripts/test quick).
-  "quick      ^(unit|labels|handles|info|wrong[.].*|plan[.](cost_fit|cuda_includes)|parity[.]quick[.].*|hopper_emulated|cuda_fixed|python[.](numpy|lint)|docs[.](pages|kernels))$")
+  "quick      ^(unit|labels|handles|info|wrong[.].*|plan[.](cost_fit|cuda_includes)|parity[.]quick[.].*|hopper_emulated|cuda_fixed|python[.](numpy|lint)|docs[.](pages|report|kernels))$")
 
 # At the end of every folder that adds tests.
 function(tandem_label_tests)

@@ -23,6 +23,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 SETS: dict[str, str] = {
     "test": "jax ml-dtypes mypy nanobind numpy pytest ruff scikit-build-core",
+    # What scripts/report draws with; numpy has the version of "test".
+    "report": "matplotlib",
     # With the versions of "test".
     "torch": "torch transformers",
     # jaxlib for its headers. They name the version of XLA's FFI, and a jaxlib that is older than
@@ -146,7 +148,7 @@ def lock(upgrade: bool) -> None:
         sets: dict[str, Locked] = {}
         for name in SETS:
             kept = [] if upgrade or not FILE.exists() else pins(of_sets([name]))
-            if name == "torch":
+            if name in ("report", "torch"):
                 kept = [*sets["test"], *(pin for pin in kept if pin not in sets["test"])]
             sets[name] = resolve(name, kept, Path(folder))
     groups: dict[str, Locked] = {}

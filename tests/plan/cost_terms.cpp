@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Counts what plans do, for scripts/fit-cost. Reads lines "recorded-device path problem-line". For
 // each it prints the width of its plan on that path, its estimate in ms, its loop, its fill and its
-// terms; "-" if the path refuses it.
+// terms; "-" if the path refuses it. With --workspace, for scripts/workspaces: the bytes of the
+// plan's workspace alone.
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -12,9 +13,11 @@
 
 using namespace tandem;
 
-int main() {
-  std::cout << "width ms loop fill";
-  for (const char* name : kCostTermNames) std::cout << ' ' << name;
+int main(int argc, char** argv) {
+  const bool workspace = argc == 2 && std::string(argv[1]) == "--workspace";
+  std::cout << (workspace ? "workspace" : "width ms loop fill");
+  if (!workspace)
+    for (const char* name : kCostTermNames) std::cout << ' ' << name;
   std::cout << '\n';
   std::string line;
   while (std::getline(std::cin, line)) {
@@ -33,8 +36,12 @@ int main() {
     Plan plan;
     CostTerms terms;
     if (!parse_problem(problem.c_str() + 1, &given).ok() || !make_problem(&given, &checked).ok() ||
-        !make_plan(checked, caps, &plan).ok() || !cost_terms(plan, caps, &terms)) {
+        !make_plan(checked, caps, &plan).ok() || (!workspace && !cost_terms(plan, caps, &terms))) {
       std::cout << "-\n";
+      continue;
+    }
+    if (workspace) {
+      std::cout << plan.workspace_size << '\n';
       continue;
     }
     std::cout.precision(17);
