@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._errors import InvalidArgumentError, UnsupportedError
+from ._errors import InvalidArgumentError, OutOfMemoryError, UnsupportedError
 from ._problem import Layout
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
@@ -32,7 +32,10 @@ def _numpy_dtype(dtype: str) -> Any:
             raise UnsupportedError(
                 "bfloat16 in numpy arrays needs the package ml_dtypes"
             ) from error
-    return np.dtype(dtype)
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        raise UnsupportedError(f"{dtype} is a type that no array of a call may have") from None
 
 
 def _view_numpy(name: str, array: np.ndarray[Any, Any]) -> View:
@@ -75,7 +78,10 @@ class Framework:
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         """A new, contiguous array that the library may write to."""
-        return np.empty(shape, _numpy_dtype(dtype))
+        try:
+            return np.empty(shape, _numpy_dtype(dtype))
+        except (MemoryError, ValueError):
+            raise OutOfMemoryError(f"there is no room for {dtype} {list(shape)}") from None
 
     def finish(self, array: Any) -> Any:
         """What the caller gets of an array that empty() made."""

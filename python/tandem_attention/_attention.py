@@ -22,6 +22,7 @@ from ._options import (
     Unpack,
     in_parts,
     make_options,
+    truth,
     whole_number,
 )
 from ._problem import (
@@ -399,12 +400,12 @@ def attention(
         _refuse_shared(of_out.view("out", out), arrays.views)
     arrays.add("o", target, of_out if target is out else None)
     lse = None
-    if return_lse:
+    if truth("return_lse", return_lse):
         side = side_dtype(arrays.views["q"].layout.dtype)
         lse = make.empty(shapes["lse"], side, arrays.where)
         arrays.add("lse", lse)
     max_logit = None
-    if return_max_logit:
+    if truth("return_max_logit", return_max_logit):
         max_logit = make.empty(shapes["max_logit"], "float32", arrays.where)
         max_logit[...] = -math.inf
         arrays.add("max_logit", max_logit)
@@ -507,12 +508,18 @@ def _wanted(gradients: tuple[str, ...] | None, present: dict[str, Any]) -> tuple
     """The names of the gradients to compute; by default of all that is present and has one."""
     if gradients is None:
         return tuple(n for n in GRADIENTS if present.get(n) is not None)
-    for name in gradients:
-        if name not in GRADIENTS:
+    try:
+        names = tuple(gradients)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"gradients is a {type(gradients).__name__}, not names such as ('q', 'k', 'v')"
+        ) from None
+    for name in names:
+        if not isinstance(name, str) or name not in GRADIENTS:
             raise InvalidArgumentError(f"{name!r} has no gradient; {', '.join(GRADIENTS)} have")
         if present.get(name) is None:
             raise InvalidArgumentError(f"the gradient of {name} is asked for, and {name} is absent")
-    return gradients
+    return names
 
 
 def _reduced(gradient: Any, bias: Any) -> Any:
@@ -612,7 +619,7 @@ def plan(
         UnsupportedError: no path takes the problem; explain() says why.
     """
     problem, where = _problem_of(args, backward, options)
-    made = _core.Plan(get_device(device or where or "cpu"), problem)
+    made = _core.Plan(get_device(where or "cpu" if device is None else device), problem)
     return PlanInfo(
         line=str(problem),
         path=f"{made.backend}.{made.path}",
@@ -653,4 +660,4 @@ def explain(
     Args: those of plan().
     """
     problem, where = _problem_of(args, backward, options)
-    return get_device(device or where or "cpu").explain(problem)
+    return get_device(where or "cpu" if device is None else device).explain(problem)

@@ -114,6 +114,26 @@ def whole_number(name: str, value: Any) -> int:
         raise InvalidArgumentError(f"{name} is {value!r}, which is no whole number") from None
 
 
+def _signed(name: str, value: Any) -> int:
+    """value as a whole number of 64 bits, as the C API's sizes are."""
+    size = whole_number(name, value)
+    if not -(1 << 63) <= size < 1 << 63:
+        raise InvalidArgumentError(f"{name} is {size}, which does not fit into 64 bits")
+    return size
+
+
+def truth(name: str, value: Any) -> bool:
+    """value as True or False; an array of more than one element, or of none, is neither."""
+    if value is True or value is False:
+        return value
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgumentError(
+            f"{name} is a {type(value).__name__} that is neither true nor false"
+        ) from None
+
+
 def number(name: str, value: Any) -> float:
     """value as a float; an array of one element without a gradient is one."""
     if type(value) is float:
@@ -134,8 +154,8 @@ def _window(window: Any) -> tuple[int, int]:
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"window is (left, right) or None, not {window!r}") from None
     return (
-        UNBOUNDED if left is None else whole_number("window[0]", left),
-        UNBOUNDED if right is None else whole_number("window[1]", right),
+        UNBOUNDED if left is None else _signed("window[0]", left),
+        UNBOUNDED if right is None else _signed("window[1]", right),
     )
 
 
@@ -197,7 +217,7 @@ def make_options(
     left, right = _window(window)
     return Options(
         scale=None if scale is None else _scale(scale),
-        causal=bool(causal),
+        causal=truth("causal", causal),
         align=diagonal,
         window_left=left,
         window_right=right,
@@ -205,13 +225,13 @@ def make_options(
         dropout=number("dropout", dropout),
         normalizer=weights,
         alpha=number("alpha", alpha) if normalizer == "entmax" else 0.0,
-        flags=DETERMINISTIC * bool(deterministic)
-        | TF32 * bool(allow_tf32)
-        | BATCH_INVARIANT * bool(batch_invariant),
+        flags=DETERMINISTIC * truth("deterministic", deterministic)
+        | TF32 * truth("allow_tf32", allow_tf32)
+        | BATCH_INVARIANT * truth("batch_invariant", batch_invariant),
         packed_q=packed_q,
         packed_kv=packed_kv,
-        seq_q=whole_number("max_seq_q", max_seq_q),
-        seq_kv=whole_number("max_seq_kv", max_seq_kv),
+        seq_q=_signed("max_seq_q", max_seq_q),
+        seq_kv=_signed("max_seq_kv", max_seq_kv),
         bshd=is_bshd(layout),
         workspace_limit=_bytes("workspace_limit", workspace_limit),
     )

@@ -25,7 +25,7 @@ import numpy as np
 
 from ._blocks import Blocks
 from ._errors import InvalidArgumentError
-from ._options import Window
+from ._options import Window, truth
 from ._spans import (
     LONGEST,
     Integers,
@@ -36,6 +36,7 @@ from ._spans import (
     merged,
     size_of,
     to_mask,
+    to_numpy,
     union,
 )
 
@@ -155,7 +156,7 @@ def documents(lengths: Any, seq: int | None = None, *, causal: bool = True) -> S
         InvalidArgumentError: lengths are no whole numbers from 0, or add up to more than seq.
     """
     begins, ends = _bounds(lengths, seq)
-    if causal:
+    if truth("causal", causal):
         begins = np.minimum(np.arange(ends.shape[1]), ends)
     return _made(begins, ends)
 
@@ -193,7 +194,7 @@ def document_ids(ids: Any, *, causal: bool = True) -> Spans:
                 )
             seen[number] = start
             begins[n, start:stop], ends[n, start:stop] = start, stop
-    if causal:
+    if truth("causal", causal):
         begins = np.minimum(np.arange(ends.shape[1]), ends)
     return _made(begins, ends)
 
@@ -350,7 +351,8 @@ def image_spans(seq: int, images: Any) -> Spans:
             raise InvalidArgumentError(f"images has {images.ndim} dimensions, not 2 or 3")
         entries = list(images) if images.ndim == 3 else [images]
     else:
-        batched = any(len(np.shape(x)) == 2 or np.shape(x) == (0,) for x in images)
+        shapes = [to_numpy("images", entry).shape for entry in images]
+        batched = any(len(shape) == 2 or shape == (0,) for shape in shapes)
         entries = list(images) if batched else [images]
     begins = np.tile(np.arange(size), (len(entries), 1))
     for n, entry in enumerate(entries):
@@ -427,7 +429,7 @@ def global_tokens(
     left, right = _band(window)
     entries = _rows("tokens", tokens)
     at = np.arange(size)
-    lowest = at if causal else np.zeros_like(at)
+    lowest = at if truth("causal", causal) else np.zeros_like(at)
     made = []
     for n, entry in enumerate(entries):
         for token in entry.tolist():
@@ -468,6 +470,7 @@ def flashmask(startend_row_indices: Any, *, causal: bool) -> Spans:
             see a key have three intervals.
     """
     rows = integers("startend_row_indices", startend_row_indices)
+    causal = truth("causal", causal)
     numbers = (1, 2) if causal else (2, 4)
     if rows.ndim != 4 or rows.shape[3] not in numbers:
         raise InvalidArgumentError(
