@@ -64,6 +64,8 @@ const bool AGAIN = PREFETCHES && RM > 1;
 // them barriers of the workgroup, which must not be in a branch that only some subgroups take; no
 // other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
+// Whether the subgroup moves its rows, as a score of them does.
+bool any_grows(bool grows) { return ALWAYS_GROWS || subgroupAny(grows); }
 
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 

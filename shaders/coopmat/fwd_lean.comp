@@ -138,7 +138,7 @@ void search_rows(TandemTiles tiles) {
         if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
       } else {
         TOP_OF(top, s)
-        if (ALWAYS_GROWS || subgroupAny(grows_by(top, own_rows(AT_M)))) {
+        if (any_grows(grows_by(top, own_rows(AT_M)))) {
           move_rows(top);
           subgroupBarrier();
         }
@@ -221,7 +221,7 @@ void main() {
     FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end, hides)
     if (NORM == SOFTMAX) {
       TOP_OF(top, s)
-      if (ALWAYS_GROWS || subgroupAny(grows_by(top, own_rows(AT_M)))) {
+      if (any_grows(grows_by(top, own_rows(AT_M)))) {
         move_rows(top);
         EACH(d, DV_OUT) {
           const ACC factor = load_factors();

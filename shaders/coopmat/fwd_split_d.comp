@@ -51,7 +51,7 @@ void main() {
       origin[e] = log2_origin(m[e]);
       grows = grows || moves_origin(m[e], top[e]);
     }
-    if (ALWAYS_GROWS || subgroupAny(grows)) {
+    if (any_grows(grows)) {
       row_max(top);
       ACC keep;
       ELEMENTS(e, keep) {

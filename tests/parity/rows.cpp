@@ -163,6 +163,14 @@ TEST_CASE("rows: coopmat2 and coopmat, the loop of products and exponentials") {
           line);
 }
 
+// Subgroups whose rows move their origins in different tiles: in one a score exceeds a row's m by
+// more than the slack, in the others none does. lavapipe's barriers of a subgroup, which the row
+// maximum has, are those of the workgroup.
+TEST_CASE("rows: coopmat2 and coopmat, origins that move in different tiles") {
+  for (const char* path : {"coopmat2", "coopmat"})
+    RowCase{path}.check("fwd f16 b1 hq2 hk1 sq70 sk201 d16 scale=4");
+}
+
 // Heads that have no tiles but those of pairs, on any driver.
 TEST_CASE("rows: coopmat2 and coopmat, pairs of subgroups") {
   for (const char* path : {"coopmat2", "coopmat"}) {

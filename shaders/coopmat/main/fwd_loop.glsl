@@ -57,7 +57,7 @@ while (next < tiles.end) {
 #endif
     bool grows = false;
     BEGIN_ROWS(s, m, top, origin, grows)
-    if (ALWAYS_GROWS || subgroupAny(grows)) {
+    if (any_grows(grows)) {
       EACH(r, RM) {
         row_max(top[r]);
         ACC keep;

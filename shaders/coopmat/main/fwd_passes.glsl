@@ -51,7 +51,7 @@ for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
 #endif
       bool grows = false;
       BEGIN_ROWS(s, m, top, origin, grows)
-      if (ALWAYS_GROWS || subgroupAny(grows)) {
+      if (any_grows(grows)) {
         EACH(r, RM) {
           row_max(top[r]);
           ELEMENTS(k, m[r]) {

@@ -14,7 +14,7 @@ if (!BOTH_AHEAD) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);
       grows = grows || fma(top[r][i], log2_scale, below[r][i]) > SLACK;
     }
   }
-  if (subgroupAny(grows)) {
+  if (any_grows(grows)) {
     EACH(r, RM) {
       row_max(top[r]);
       ACC keep;

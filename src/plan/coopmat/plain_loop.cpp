@@ -13,8 +13,7 @@ MatrixLaunch::PlainLoop plain_loop(const Problem& p, const Caps& caps, const Lau
       !own.register_prefetch || !is_folded(p))
     return other;
   const bool coopmat2 = l.row().path_id == PathId::vulkan_coopmat2;
-  // Not measured; and with copies lavapipe 26 has NaN where the last tile has fewer keys.
-  if (!coopmat2 && (own.row_blocks > 1 || own.copies)) return other;
+  if (own.row_blocks > 1 && !coopmat2 && !own.copies) return other;  // not measured
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
   const bool chunks_of_bias = p.bias && bias_code(p, l) > 0 && coopmat2;
   if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.spans ||
