@@ -165,11 +165,12 @@ void SimdProgram::sink_sums(const Call& call, const FarRows& far) const {
   const float* delta = delta_of(plan_, call.args);
   for (int64_t n = 0; n < p.sinks_batch; ++n)
     for (int64_t h = 0; h < p.heads_q; ++h) {
-      const double sink = address<const float>(call.args.sink)[n * p.heads_q + h];
       double sum = 0;
       for (int64_t b = n * of_each; b < (n + 1) * of_each; ++b) {
         const int64_t row = (b * p.heads_q + h) * p.seq_q;
         for (int64_t i = row; i < row + entry_of(call, b).seq_q; ++i) {
+          // Without rows the caller need not give it.
+          const double sink = address<const float>(call.args.sink)[n * p.heads_q + h];
           const double lse = far.lse_of(call.args, i)[0];
           const float* origin = far.origin_of(i);
           if (!std::isinf(lse)) sum -= std::exp((sink - (origin ? *origin : 0)) - lse) * delta[i];

@@ -168,6 +168,11 @@ int64_t part_stride_of(const tandem_problem& p) {
 bool is_there(const tandem_problem& p, const TensorWord& t) {
   return p.parts != 0 || (t.directions & ~kParts) != 0;
 }
+// What a line without a word for it says of a tensor's strides, and of the steps between parts.
+bool has_strides_of(const tandem_problem& p, const TensorWord& t, Layout layout) {
+  return same_strides(p.*t.member, is_there(p, t) ? layout_of(p, t, layout) : tandem_tensor{});
+}
+int64_t usual_step(const tandem_problem& p) { return p.parts != 0 ? part_stride_of(p) : 0; }
 
 void set_layout(tandem_problem* p, Layout layout) {
   for (const TensorWord& t : kTensors)
@@ -178,7 +183,7 @@ void set_layout(tandem_problem* p, Layout layout) {
 
 bool all_in(const tandem_problem& p, Layout layout) {
   return std::all_of(std::begin(kTensors), std::end(kTensors), [&](const TensorWord& t) {
-    return !is_used(p, t) || same_strides(p.*t.member, layout_of(p, t, layout));
+    return !is_used(p, t) || has_strides_of(p, t, layout);
   });
 }
 
@@ -460,20 +465,20 @@ String print_problem(const tandem_problem& p) {
     if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
       s += text(" %s=%u", n.name, p.*n.member);
   for (const TensorWord& t : kTensors)
-    if (is_used(p, t) && (p.*t.member).dtype != dtype)
+    if (is_used(p, t) && (p.*t.member).dtype != (is_there(p, t) ? dtype : 0))
       s += text(" %s:", t.name) + type_text((p.*t.member).dtype);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
     if ((t.tensor != kDBias.tensor || backward) && !same_strides(p.*t.tensor, layout_of(p, t)))
       s += strides_word(t.name, p.*t.tensor);
   for (const StepWord& t : kSteps)
-    if (merges && (backward_merge || !t.backward) && p.*t.member != part_stride_of(p))
+    if (merges && (backward_merge || !t.backward) && p.*t.member != usual_step(p))
       s += text(" %s=%lld", t.name, (long long)(p.*t.member));
   if (all_in(p, Layout::bhsd)) return s;
   if (all_in(p, Layout::bshd)) return s + " layout=bshd";
   for (const TensorWord& t : kTensors) {
     if (!is_used(p, t)) continue;
     const tandem_tensor& tensor = p.*t.member;
-    if (same_strides(tensor, layout_of(p, t, Layout::bhsd))) continue;
+    if (has_strides_of(p, t, Layout::bhsd)) continue;
     s += strides_word(t.name, tensor);
   }
   return s;

@@ -207,3 +207,29 @@ TEST_CASE("sizes of 0 with optional inputs: sums over nothing are zero") {
       for (double x : out.tensor(role).dense()) CHECK(x == 0);
   }
 }
+
+TEST_CASE("regression: without rows nothing reads the sinks") {
+  tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, 1, 2, 2, 0, 3, 8);
+  p.sink = 1;
+  p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_SINK;
+  for (const char* path : {"cpu/simd", "cpu/ref"}) {
+    CAPTURE(std::string(path));
+    const auto session = Session::open(path);
+    const Plan plan(*session, p);
+    std::vector<float> d_k(2 * 3 * 8, 7.f), d_v = d_k, d_sink(2, 7.f), k(2 * 3 * 8), scratch(4096);
+    const auto at = [](const std::vector<float>& v) {
+      return tandem_buffer{(uint64_t(reinterpret_cast<uintptr_t>(v.data())) + 255) / 256 * 256, 0};
+    };
+    const auto exactly = [](const std::vector<float>& v) {
+      return tandem_buffer{uint64_t(reinterpret_cast<uintptr_t>(v.data())), 0};
+    };
+    tandem_args args = TANDEM_ARGS_INIT;  // q, o, lse and sink have no elements to be read
+    args.k = args.v = exactly(k);
+    args.d_k = exactly(d_k), args.d_v = exactly(d_v), args.d_sink = exactly(d_sink);
+    args.workspace = at(scratch);
+    args.workspace_size = plan.info().workspace_size;
+    CHECK_MESSAGE(tandem_execute(plan, {0}, &args) == TANDEM_OK, tandem_last_message());
+    for (const std::vector<float>* v : {&d_k, &d_v, &d_sink})
+      for (float x : *v) CHECK(x == 0);
+  }
+}

@@ -248,6 +248,19 @@ TEST_CASE("regression: whatever is printed can be parsed, and says the same") {
   }
 }
 
+TEST_CASE("regression: a merge without parts leaves their layouts alone") {
+  tandem_problem p, q;
+  REQUIRE(tandem_problem_parse("merge f32 b2 hq4 sq1 dv8 parts=3", &p) == TANDEM_OK);
+  p.parts = 0;  // no plan takes it, but the line says it
+  const std::string line = print(p);
+  CHECK(line == "merge f32 b2 hq4 sq1 dv8 part_o:f32 part_stride=64 part_o=32,8,8,1");
+  REQUIRE(tandem_problem_parse(line.c_str(), &q) == TANDEM_OK);
+  check_same(p, q);
+  CHECK(print(q) == line);
+  REQUIRE(tandem_problem_parse("bwd_merge f16 b2 hq4 sq1 dv8", &p) == TANDEM_OK);
+  CHECK(print(p) == "bwd_merge f16 b2 hq4 sq1 dv8");
+}
+
 TEST_CASE("regression: what a plan refuses, or does not read, is in the line") {
   tandem_problem p;
   REQUIRE(tandem_problem_parse("bwd f32 sq4 d8 bias:f32:1x1x1 grads=qkvb", &p) == TANDEM_OK);
