@@ -16,6 +16,10 @@ function(tandem_options target)
       # Without it GCC takes any number in an enum. It watches those in memory; Clang arguments, too.
       target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fstrict-enums>)
       target_link_options(${target} PUBLIC -fsanitize=${sanitizers})
+      if(TANDEM_FUZZ) # numbers of any size become integers: Clang does not watch that by itself
+        target_compile_options(${target} PUBLIC
+          $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link,float-cast-overflow>)
+      endif()
     endif()
   endif()
 endfunction()

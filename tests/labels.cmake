@@ -10,6 +10,7 @@ set(TANDEM_LABELS
   "emulated   (emulated|^cuda_(fixed|devices)$)"
   "mutation   ^(broken|mutation)[.]"
   "sanitized  [.]sanitized$"
+  "fuzz       ^fuzz[.]"
   "compiled   ^(compiled|translated)[.]"
   "tools      ^(info|doctor|verbose|check|bench|wrong|plan[.]time|cache[.]tools)"
   "python     ^python[.]"

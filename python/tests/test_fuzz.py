@@ -350,7 +350,7 @@ def test_arguments(call: Callable[[Draw], Any]) -> None:
     assert len(refusals) > 10
 
 
-# What such calls have raised otherwise.
+# Each of these calls once raised another exception.
 X = np.zeros((1, 1, 4, 8), np.float32)
 LSE = np.zeros((1, 1, 4), np.float32)
 MANY = np.zeros(3)

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Block lists, spans, lengths, offsets and indices of any numbers: both paths of the CPU read and
+// write nothing outside of the tensors, leave gaps as they are, and agree.
+#include <cmath>
+
+#include "small.h"
+
+namespace {
+
+using fuzz::Buffer;
+
+struct Device {
+  tandem_device* device = nullptr;
+  explicit Device(const char* disable) {
+    tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+    options.threads = 1;
+    options.disable = disable;
+    FUZZ_CHECK(tandem_cpu_device_create(&options, &device) == TANDEM_OK);
+  }
+};
+
+using Heap = std::vector<std::unique_ptr<uint8_t[]>>;
+
+// Runs the problem with copies of the inputs; false: it is refused.
+bool run(tandem_device* device, const tandem_problem& p, const std::vector<Buffer>& buffers,
+         const Heap& inputs, Heap* outputs) {
+  tandem_plan* plan = nullptr;
+  const tandem_status status = tandem_plan_create(device, &p, &plan);
+  if (status != TANDEM_OK) {
+    FUZZ_CHECK_OF(fuzz::is_refusal(p, status), fuzz::line_of(p));
+    return false;
+  }
+  tandem_plan_info info{};
+  info.struct_size = sizeof info;
+  FUZZ_CHECK(tandem_plan_get_info(plan, &info) == TANDEM_OK);
+  tandem_args args = TANDEM_ARGS_INIT;
+  outputs->resize(buffers.size());
+  for (size_t n = 0; n < buffers.size(); ++n) {
+    (*outputs)[n].reset(new uint8_t[buffers[n].size]);
+    std::memcpy((*outputs)[n].get(), inputs[n].get(), buffers[n].size);
+    args.*buffers[n].arg = {uint64_t(reinterpret_cast<uintptr_t>((*outputs)[n].get())), 0};
+  }
+  // The workspace is aligned, and of just the size that the plan says.
+  const size_t size = size_t(info.workspace_size);
+  void* workspace = nullptr;
+  FUZZ_CHECK(posix_memalign(&workspace, 256, size > 0 ? size : 1) == 0);
+  std::memset(workspace, 0xff, size);
+  args.workspace = {uint64_t(reinterpret_cast<uintptr_t>(workspace)), 0};
+  args.workspace_size = info.workspace_size;
+  args.dropout_seed = 7;
+  FUZZ_CHECK_OF(tandem_execute(plan, {0}, &args) == TANDEM_OK, fuzz::line_of(p));
+  std::free(workspace);
+  tandem_plan_destroy(plan);
+  for (size_t n = 0; n < buffers.size(); ++n)
+    FUZZ_CHECK_OF(buffers[n].output ||
+                      std::memcmp((*outputs)[n].get(), inputs[n].get(), buffers[n].size) == 0,
+                  "an input was written: " + fuzz::line_of(p));
+  return true;
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::Bytes bytes(data, size);
+  static Device simd("cpu.ref"), ref("cpu.simd");
+  const tandem_problem p = fuzz::draw_small(bytes);
+  {
+    tandem_plan* plan = nullptr;
+    if (tandem_plan_create(ref.device, &p, &plan) != TANDEM_OK) return 0;
+    tandem_plan_destroy(plan);
+  }
+  const std::vector<Buffer> buffers = fuzz::buffers_of(p);
+  Heap inputs, a, b;
+  for (const Buffer& buffer : buffers) {
+    inputs.emplace_back(new uint8_t[buffer.size]);
+    std::memset(inputs.back().get(), 0xff, buffer.size);
+    if (!buffer.output || buffer.arg == &tandem_args::max_logit)
+      fuzz::fill_input(bytes, p, buffer, inputs.back().get());
+  }
+  if (!run(ref.device, p, buffers, inputs, &a)) return 0;
+  if (!run(simd.device, p, buffers, inputs, &b)) return 0;
+  if (p.direction == TANDEM_BACKWARD) return 0;  // o and lse are no forward's, so anything follows
+  if (p.normalizer != TANDEM_SOFTMAX) return 0;  // a threshold may be crossed by a rounding
+  if (p.lengths_q >= TANDEM_LENGTHS_PACKED) return 0;  // entries may share rows of o
+  for (size_t n = 0; n < buffers.size(); ++n) {
+    if (!buffers[n].output) continue;
+    for (size_t at = 0; at + 4 <= buffers[n].size; at += 4) {
+      float x = 0, y = 0;
+      std::memcpy(&x, a[n].get() + at, 4);
+      std::memcpy(&y, b[n].get() + at, 4);
+      const bool same =
+          std::memcmp(&x, &y, 4) == 0 || x == y || std::fabs(x - y) <= 1e-3f * (1 + std::fabs(x));
+      FUZZ_CHECK_OF(same, std::to_string(at / 4) + ": " + std::to_string(x) + ", " +
+                              std::to_string(y) + " in " + fuzz::line_of(p));
+    }
+  }
+  return 0;
+}
