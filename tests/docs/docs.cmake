@@ -2,6 +2,7 @@
 # The documents: code blocks build and run (blocks.py), and the generated pages and tables of kernels are what
 # scripts/pages, scripts/report and scripts/kernel-tables print. The report is drawn where scripts/toolchain installed what it
 # draws with; elsewhere docs.report fails if the page is old, and is skipped if it is not.
+# The Rust declarations are what scripts/rust-headers writes.
 find_package(Python3 COMPONENTS Interpreter QUIET)
 if(Python3_Interpreter_FOUND)
   add_test(NAME docs.pages COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/pages --check)
@@ -12,6 +13,8 @@ if(Python3_Interpreter_FOUND)
   endif()
   add_test(NAME docs.report COMMAND ${tandem_report_python} ${PROJECT_SOURCE_DIR}/scripts/report --check)
   set_tests_properties(docs.report PROPERTIES SKIP_RETURN_CODE 77)
+
+  add_test(NAME docs.rust COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/rust-headers --check)
 
   set(tandem_docs_link "")
   if(TANDEM_WITH_CUDA)

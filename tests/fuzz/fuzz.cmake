@@ -64,7 +64,7 @@ add_test(NAME fuzz.build COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJE
 set_tests_properties(fuzz.build PROPERTIES FIXTURES_SETUP fuzz TIMEOUT 900 COST 100)
 foreach(target IN LISTS TANDEM_FUZZ_TARGETS)
   file(MAKE_DIRECTORY ${tree}/found/${target})
-  add_test(NAME fuzz.${target} COMMAND ${tree}/bin/tandem_fuzz_${target} -max_total_time=${seconds} -len_control=0
+  add_test(NAME fuzz.${target} COMMAND ${CMAKE_COMMAND} -E env ${tree}/bin/tandem_fuzz_${target} -max_total_time=${seconds} -len_control=0
     -max_len=400 -timeout=60 -rss_limit_mb=3000 -print_final_stats=0 -verbosity=0
     -artifact_prefix=${tree}/found/${target}/ ${tree}/found/${target} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${target})
   set_tests_properties(fuzz.${target} PROPERTIES FIXTURES_REQUIRED fuzz TIMEOUT 300)

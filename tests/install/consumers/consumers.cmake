@@ -37,6 +37,7 @@ endfunction()
 
 foreach(kind static shared)
   tandem_consumer(fetch ${kind})
+  tandem_consumer(rust ${kind} "-DVULKAN_HEADERS=${TANDEM_VULKAN_INCLUDE_DIR}")
   foreach(step subdirectory package package-c pkg-config plain)
     tandem_consumer(${step} ${kind})
   endforeach()
