@@ -9,6 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "device.h"
+#if defined(__unix__) || defined(__APPLE__)
+#include <dlfcn.h>
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,13 +21,24 @@ namespace {
 
 using harness::Error;
 
-// The exception that Python raises for a status: tandem_attention._errors has the classes.
-void translate(const std::exception_ptr& pointer, void*) {
+// Modules of one domain share types. This file, so that each copy of the package has its own.
+const char* domain() {
+#if defined(__unix__) || defined(__APPLE__)
+  static Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&domain), &info) && info.dli_fname)
+    return info.dli_fname;
+#endif
+  return "tandem_attention";
+}
+
+// The exception that Python raises for a status. errors is the full name of the module _errors.
+void translate(const std::exception_ptr& pointer, void* errors) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    const nb::object instance = nb::module_::import_("tandem_attention._errors")
-                                    .attr("from_status")(int(error.code()), error.what());
+    const nb::object instance =
+        nb::module_::import_(static_cast<const std::string*>(errors)->c_str())
+            .attr("from_status")(int(error.code()), error.what());
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(instance.ptr())), instance.ptr());
   }
 }
@@ -159,10 +173,14 @@ std::vector<std::string> kernels_of(const Plan& plan) {
 }  // namespace
 }  // namespace tandem::python
 
+#undef NB_DOMAIN_STR
+#define NB_DOMAIN_STR tandem::python::domain()
 NB_MODULE(_core, m) {
   using namespace tandem::python;
   namespace harness = tandem::harness;
-  nb::register_exception_translator(translate, nullptr);
+  static std::string errors = nb::cast<std::string>(m.attr("__name__"));
+  errors.replace(errors.rfind('.') + 1, std::string::npos, "_errors");
+  nb::register_exception_translator(translate, &errors);
 
   m.attr("VERSION") = std::to_string(TANDEM_VERSION_MAJOR) + "." +
                       std::to_string(TANDEM_VERSION_MINOR) + "." +

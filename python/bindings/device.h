@@ -79,8 +79,9 @@ void abandon_devices();
 
 // Operators for torch (torch.cpp).
 //
-// Registers them with the torch whose libraries are in that folder. Returns why it could not.
-std::string torch_connect(const std::string& folder);
+// Registers them, in a namespace of operators, with the torch whose libraries are in that folder.
+// Returns why it could not.
+std::string torch_connect(const std::string& folder, const std::string& space);
 // Has them serve ATen's overrideable attention, too; returns why they could not.
 std::string torch_override();
 // The key of the last call of this thread, for which there was no plan; empty: it had one.

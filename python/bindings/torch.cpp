@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// torch's plain eager calls: tandem::eager_forward and tandem::eager_backward, operators of the
-// stable ABI. Each reads its tensors, finds their plan, allocates and executes on the current
-// stream, without Python. What it has no plan for it declines: it returns undefined tensors. The
-// caller, tandem_attention/torch/_eager.py, then calls the library from Python, which makes the
-// plan or raises, and has the plan remembered here.
+// torch's plain eager calls: eager_forward and eager_backward, operators of the stable ABI. Each
+// reads its tensors, finds their plan, allocates and executes on the current stream, without
+// Python. What it has no plan for it declines: it returns undefined tensors. The caller,
+// tandem_attention/torch/_eager.py, then calls the library from Python, which makes the plan or
+// raises, and has the plan remembered here.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -25,6 +25,7 @@ namespace tandem::python {
 namespace torch {
 
 Torch g_torch;
+std::string g_space;
 Calls g_calls;
 
 namespace {
@@ -349,13 +350,14 @@ std::vector<int64_t> words_of(const std::string& key) {
 }  // namespace
 }  // namespace torch
 
-std::string torch_connect(const std::string& folder) {
+std::string torch_connect(const std::string& folder, const std::string& space) {
+  torch::g_space = space;
   std::string problem = torch::look_up(folder);
   for (const char* device : {"CPU", "CUDA"}) {
     if (problem.empty())
-      problem = torch::implement("tandem", device, "eager_forward", torch::forward_kernel);
+      problem = torch::implement(space.c_str(), device, "eager_forward", torch::forward_kernel);
     if (problem.empty())
-      problem = torch::implement("tandem", device, "eager_backward", torch::backward_kernel);
+      problem = torch::implement(space.c_str(), device, "eager_backward", torch::backward_kernel);
   }
   return problem;
 }

@@ -28,6 +28,8 @@ struct Torch {
   int32_t uint8 = 0;
 };
 extern Torch g_torch;
+// The namespace of this copy's operators.
+extern std::string g_space;
 
 // One tensor, and what a plan depends on. Owns the handle.
 class Tensor {

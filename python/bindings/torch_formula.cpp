@@ -46,8 +46,8 @@ bool has_failed(Value mark) {
 void forward_in_python(Inputs& in, Value* made) {
   Value stack[5] = {in.q.release(), in.k.release(), in.v.release(), optional(in.bias),
                     Value(in.options)};
-  bool failed = g_torch.torch_call_dispatcher("tandem::eager_forward_in_python", "", stack,
-                                              shim::kConvention) != 0;
+  bool failed = g_torch.torch_call_dispatcher((g_space + "::eager_forward_in_python").c_str(), "",
+                                              stack, shim::kConvention) != 0;
   if (!failed) failed = has_failed(stack[2]);
   for (size_t n = 0; n < 2; ++n) made[n] = failed ? undefined() : stack[n];
 }
@@ -101,7 +101,7 @@ bool backward_in_python(Outer& outer, Inputs& in, Value* made) {
   stack[6] = optional(in.bias);
   stack[7] = Value(outer.gradients);
   stack[8] = Value(in.options);
-  if (g_torch.torch_call_dispatcher("tandem::eager_backward_in_python", "", stack,
+  if (g_torch.torch_call_dispatcher((g_space + "::eager_backward_in_python").c_str(), "", stack,
                                     shim::kConvention))
     return false;
   const bool failed = has_failed(stack[kMostOutputs]);  // Python raises at the end of the backward

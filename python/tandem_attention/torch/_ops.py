@@ -21,6 +21,7 @@ from .._options import Options
 from .._problem import GRADIENTS
 from . import _kernels
 from ._kernels import Inputs
+from ._namespace import NAMESPACE, OPS
 
 _FIELDS = len(Options._fields)
 _TENSORS = len(Inputs._fields)
@@ -51,7 +52,7 @@ def split(args: tuple[Any, ...]) -> tuple[Inputs, Tensor | None, Options]:
     return Inputs(*args[:_TENSORS]), args[_TENSORS], Options(*args[_TENSORS + 1 :])
 
 
-@torch.library.custom_op("tandem::attention", mutates_args=(), schema=_schema("", 2))
+@torch.library.custom_op(f"{NAMESPACE}::attention", mutates_args=(), schema=_schema("", 2))
 def attention(*args: Any) -> tuple[Tensor, Tensor]:
     """o and lse; see tandem_attention.torch.attention."""
     inputs, rng, options = split(args)
@@ -67,7 +68,7 @@ def fake_attention(*args: Any) -> tuple[Tensor, Tensor]:
     return o, q.new_empty(shape, dtype=_kernels.side_type(q))
 
 
-@torch.library.custom_op("tandem::attention_max_logit", mutates_args=(), schema=_schema("", 3))
+@torch.library.custom_op(f"{NAMESPACE}::attention_max_logit", mutates_args=(), schema=_schema("", 3))
 def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
     inputs, rng, options = split(args)
@@ -87,7 +88,7 @@ def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.library.custom_op(
-    "tandem::attention_backward",
+    f"{NAMESPACE}::attention_backward",
     mutates_args=(),
     schema=_schema(
         "Tensor d_o, Tensor o, Tensor lse, SymInt gradients, Tensor? d_lse, ", len(GRADIENTS)
@@ -375,5 +376,5 @@ def backward_flops(
 
 
 counter = _flop_counter()
-counter.register_flop_formula(torch.ops.tandem.attention)(forward_flops)
-counter.register_flop_formula(torch.ops.tandem.attention_backward)(backward_flops)
+counter.register_flop_formula(OPS.attention)(forward_flops)
+counter.register_flop_formula(OPS.attention_backward)(backward_flops)

@@ -17,6 +17,7 @@ from .._options import Options
 from .._problem import GRADIENTS
 from . import _kernels, _ops
 from ._kernels import Inputs
+from ._namespace import NAMESPACE, OPS
 
 _PLAIN = 5  # q, k, v, bias, keep
 _NUMBERS = ("scale", "window_left", "window_right")
@@ -69,7 +70,7 @@ def _wide_dims(dims: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @torch.library.custom_op(
-    "tandem::plain_attention",
+    f"{NAMESPACE}::plain_attention",
     mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, {_TAIL} -> (Tensor, Tensor)",
 )
@@ -80,7 +81,7 @@ def attention(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op(
-    "tandem::plain_attention_backward",
+    f"{NAMESPACE}::plain_attention_backward",
     mutates_args=(),
     schema="(Tensor d_o, Tensor o, Tensor lse, SymInt gradients, Tensor? d_lse, "
     f"Tensor q, Tensor k, Tensor v, {_TAIL} -> (Tensor, Tensor, Tensor, Tensor)",
@@ -145,5 +146,5 @@ def _backward_flops(*args: Any, out_shape: Any = None) -> int:
     return _ops.backward_flops(*args[:5], *_wide(args[5:]))
 
 
-_ops.counter.register_flop_formula(torch.ops.tandem.plain_attention)(_forward_flops)
-_ops.counter.register_flop_formula(torch.ops.tandem.plain_attention_backward)(_backward_flops)
+_ops.counter.register_flop_formula(OPS.plain_attention)(_forward_flops)
+_ops.counter.register_flop_formula(OPS.plain_attention_backward)(_backward_flops)
