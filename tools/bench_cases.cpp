@@ -201,7 +201,7 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
       const tandem_problem problem = harness::parse(line);
       const bool square = problem.seq_q == problem.seq_kv;
       cases.push_back(
-          {fmt::format("{}-d{}-s{}{}{}-{}{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
+          {fmt::format("{}-d{}-s{}{}{}-{}{}{}", std::string(line + 4, std::strcspn(line + 4, " ")),
                        problem.head_dim, problem.seq_q,
                        square ? "" : fmt::format("x{}", problem.seq_kv),
                        square && !p.by_batch ? "" : fmt::format("-b{}", problem.batch),

@@ -219,7 +219,7 @@ std::vector<Result> host_rows(harness::Session& session, const std::vector<std::
   }
   {
     // In turns: other work on the machine's cores comes and goes, and hits all alike.
-    const OneCore here;
+    [[maybe_unused]] const OneCore here;
     for (int round = 0; round < 64; ++round)
       for (const auto& run : runs) run->record();
   }

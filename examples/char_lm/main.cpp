@@ -2,7 +2,6 @@
 // char_lm: trains a small character-level transformer on a text file. Attention, forward and
 // backward, runs on the Tandem device named on the command line; everything else is plain C++ on
 // the CPU.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,6 +12,14 @@
 #include "device_attention.h"
 #include "text.h"
 #include "train.h"
+
+#ifdef _WIN32
+#include <io.h>
+#define isatty _isatty
+#define fileno _fileno
+#else
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -35,7 +42,7 @@ double since(Clock::time_point start) {
 // One line that is drawn over and over on a terminal; elsewhere a line every 50 steps.
 class Progress {
  public:
-  explicit Progress(int steps) : steps_(steps), terminal_(isatty(STDERR_FILENO) == 1) {}
+  explicit Progress(int steps) : steps_(steps), terminal_(isatty(fileno(stderr)) != 0) {}
   void show(int step, double loss, double seconds) {
     const bool last = step == steps_;
     if (!terminal_) {

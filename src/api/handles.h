@@ -4,6 +4,7 @@
 // they refuse to be executed. Builds with assertions also check which handles are alive.
 #ifndef TANDEM_SRC_API_HANDLES_H
 #define TANDEM_SRC_API_HANDLES_H
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -131,8 +132,8 @@ inline Status check_handle(const char* what, const Handle* handle) {
   while (found && found != handle) found = found->later;
   if (!found)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "%s is %p, which is not alive: destroyed before, or never made", what,
-                static_cast<const void*>(handle));
+                "%s is 0x%llx, which is not alive: destroyed before, or never made", what,
+                static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(handle)));
 #endif
   return Status();
 }

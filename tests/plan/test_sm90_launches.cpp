@@ -195,7 +195,7 @@ TEST_CASE(
 TEST_CASE("sm90: d_bias of a large batch is summed in slices of the batch") {
   const auto find = [](const char* line, Plan* plan) {
     *plan = plan_of(line);
-    CHECK(plan->path == "sm90");
+    CHECK(std::string(plan->path) == "sm90");
     return plan->find(Stem::bwd_dkv_dq);
   };
   Plan plan;

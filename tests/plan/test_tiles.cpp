@@ -81,7 +81,7 @@ TEST_CASE("tiles of pairs come first where a quirk says so and workgroups fill t
     REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
     Plan plan;
     REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
-    REQUIRE(plan.path == "scalar");
+    REQUIRE(std::string(plan.path) == "scalar");
     return std::string(plan.tile().name);
   };
   const struct {

@@ -2,9 +2,6 @@
 // The process under a locale with a decimal comma, as an application in most of Europe sets it.
 #ifndef TANDEM_TESTS_UNIT_DECIMAL_COMMA_H
 #define TANDEM_TESTS_UNIT_DECIMAL_COMMA_H
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <clocale>
 #include <cstdint>
 #include <cstdio>
@@ -12,25 +9,34 @@
 #include <fstream>
 #include <string>
 
+#ifdef __GLIBC__
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
 // Ends the test where there is no way to a locale with a decimal comma: an installed one, else one
-// that is written here.
+// that is written here, as glibc reads it.
 class DecimalComma {
  public:
   DecimalComma() {
     for (const char* name : {"de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8", "fr_FR.utf8",
                              "pl_PL.UTF-8", "German_Germany.1252"})
       if (std::setlocale(LC_NUMERIC, name) && has_comma()) return;
+#ifdef __GLIBC__
     write_locale();
+#endif
     REQUIRE_MESSAGE(std::setlocale(LC_NUMERIC, "comma") != nullptr, directory_);
     REQUIRE(has_comma());
   }
   ~DecimalComma() {
     std::setlocale(LC_NUMERIC, "C");
     if (directory_.empty()) return;
+#ifdef __GLIBC__
     unsetenv("LOCPATH");
     std::remove((directory_ + "/comma/LC_NUMERIC").c_str());
     rmdir((directory_ + "/comma").c_str());
     rmdir(directory_.c_str());
+#endif
   }
   DecimalComma(const DecimalComma&) = delete;
   DecimalComma& operator=(const DecimalComma&) = delete;
@@ -42,6 +48,7 @@ class DecimalComma {
     return std::string(text) == "0,5" && std::strtod("0,5", nullptr) == 0.5;
   }
 
+#ifdef __GLIBC__
   // What localedef makes of LC_NUMERIC for glibc: a magic number, how many items, where each
   // begins, and these: decimal point, thousands separator, grouping, both as wide characters, and
   // the character set.
@@ -63,6 +70,7 @@ class DecimalComma {
     REQUIRE(file.good());
     REQUIRE(setenv("LOCPATH", directory_.c_str(), 1) == 0);
   }
+#endif
 
   std::string directory_;
 };

@@ -6,6 +6,16 @@
 #include "api/verbose.h"
 #include "decimal_comma.h"
 
+#ifdef _WIN32
+#include <io.h>
+#define dup _dup
+#define dup2 _dup2
+#define close _close
+#define fileno _fileno
+#else
+#include <unistd.h>
+#endif
+
 using namespace tandem;
 
 TEST_CASE("verbose: words") {
@@ -39,13 +49,13 @@ TEST_CASE("regression: times have a point under a decimal comma") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file);
   std::fflush(stderr);
-  const int stderr_before = dup(STDERR_FILENO);
-  REQUIRE(dup2(fileno(file), STDERR_FILENO) >= 0);
+  const int error = fileno(stderr), stderr_before = dup(error);
+  REQUIRE(dup2(fileno(file), error) >= 0);
   verbose_line(Verbose::plan, "cpu", 12.34, "a plan");
   verbose_line(Verbose::execute, "", -1, "none", ", more");
   verbose_line(Verbose::execute, "cpu", 1e60, "for ever");
   std::fflush(stderr);
-  dup2(stderr_before, STDERR_FILENO);
+  dup2(stderr_before, error);
   close(stderr_before);
   std::rewind(file);
   char lines[256] = {};
