@@ -26,6 +26,9 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
       list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx512_bf16.cpp)
       list(APPEND levels TANDEM_CPU_AVX512_BF16=1)
     endif()
+    if(MINGW) # GCC takes Windows' stacks for aligned to 32 and 64 bytes (its bug 54412): the assembler asks for no alignment
+      list(APPEND numeric -Wa,-muse-unaligned-vector-move)
+    endif()
     set_source_files_properties(src/cpu/device.cpp PROPERTIES COMPILE_DEFINITIONS "${levels}")
     set_source_files_properties(src/cpu/simd_avx2.cpp PROPERTIES
       COMPILE_OPTIONS "${numeric};-mavx2;-mfma;-mf16c")

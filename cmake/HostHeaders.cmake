@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# For toolchain files: the header-only libraries of tools and tests, from the building machine's /usr/include and without the
+# C library's headers beside them, which belong to another system.
+get_property(trying GLOBAL PROPERTY IN_TRY_COMPILE)
+if(trying)
+  return()
+endif()
+set(TANDEM_HOST_HEADERS ${CMAKE_BINARY_DIR}/host_headers)
+set(include ${TANDEM_HOST_HEADERS}/include)
+file(MAKE_DIRECTORY ${include})
+foreach(folder doctest CLI nlohmann fmt)
+  if(EXISTS /usr/include/${folder} AND NOT EXISTS ${include}/${folder})
+    file(CREATE_LINK /usr/include/${folder} ${include}/${folder} SYMBOLIC)
+  endif()
+endforeach()
+if(EXISTS /usr/include/eigen3/Eigen AND NOT EXISTS ${include}/Eigen)
+  file(CREATE_LINK /usr/include/eigen3/Eigen ${include}/Eigen SYMBOLIC)
+endif()
+set(TANDEM_DOCTEST_INCLUDE_DIR ${include} CACHE PATH "doctest's headers")
+# A package of one target each, that has these headers and nothing to link.
+foreach(package "CLI11;CLI11::CLI11" "nlohmann_json;nlohmann_json::nlohmann_json" "fmt;fmt::fmt-header-only"
+                "doctest;doctest::doctest" "Eigen3;Eigen3::Eigen")
+  list(GET package 0 name)
+  list(GET package 1 target)
+  set(definitions "")
+  if(name STREQUAL fmt)
+    set(definitions "INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1")
+  endif()
+  file(CONFIGURE OUTPUT ${TANDEM_HOST_HEADERS}/${name}/${name}Config.cmake @ONLY CONTENT
+    "if(NOT TARGET @target@)
+  add_library(@target@ INTERFACE IMPORTED)
+  set_target_properties(@target@ PROPERTIES INTERFACE_INCLUDE_DIRECTORIES \"@include@\" @definitions@)
+endif()
+")
+  file(WRITE ${TANDEM_HOST_HEADERS}/${name}/${name}ConfigVersion.cmake "set(PACKAGE_VERSION_COMPATIBLE TRUE)\n")
+  set(${name}_DIR ${TANDEM_HOST_HEADERS}/${name} CACHE PATH "headers of ${name}")
+endforeach()
