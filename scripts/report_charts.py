@@ -108,6 +108,15 @@ def draw_line(box, name, points, width=1.8):
              clip_on=False, zorder=3 if "." in name else 2)
 
 
+def thin(values):
+    """Those that do not run into each other as labels on an axis of doublings; the last one stays."""
+    left = [values[-1]]
+    for value in reversed(values[:-1]):
+        if math.log(left[-1] / value) > 0.1 * math.log(values[-1] / values[0]):
+            left.append(value)
+    return left[::-1]
+
+
 def curves(title, series, unit="TFLOP/s", label=length):
     """series: name -> [(x, y)]; x on an axis of doublings, y from 0."""
     figure, box = axes(190, 40)
@@ -115,18 +124,13 @@ def curves(title, series, unit="TFLOP/s", label=length):
         draw_line(box, name, points)
     xs = sorted({x for points in series.values() for x, _ in points})
     box.set_xscale("log", base=2)
-    box.xaxis.set_major_locator(FixedLocator(xs))
+    box.xaxis.set_major_locator(FixedLocator(thin(xs)))
     box.xaxis.set_minor_locator(NullLocator())
     box.xaxis.set_major_formatter(FuncFormatter(label))
     box.set_ylim(0, 1.06 * max(y for points in series.values() for _, y in points))
     box.yaxis.set_major_locator(MaxNLocator(5))
     box.grid(axis="y", color=COLOUR["grid"], linewidth=1)
     return panel(figure, f"{title}, {unit}")
-
-
-def thin(values):
-    """Doublings, every second of them where there are many."""
-    return values if len(values) <= 6 else values[::-2][::-1]
 
 
 def log_lines(title, series, slope=None):
