@@ -144,6 +144,26 @@ TEST_CASE("features: entmax alone") {
   p = with({"entmax 1.25"}, TANDEM_BF16, {1, 2, 1, 70, 101, 32, 32}, kNone);
   p.flags |= TANDEM_FLAG_DETERMINISTIC;
   check(p, seed_of("alone", 4), sparse());
+  // The forward forms o from lists of candidates where rows see many keys and few are in their
+  // support, and by products elsewhere: in the first rows, and of the flatter scores.
+  for (const float scale : {0.125f, 1.f})
+    for (const int64_t d : {64, 128}) {
+      p = with({"entmax 1.5"}, TANDEM_BF16, {1, 2, 1, 400, 700, d, d}, kTopLeft, TANDEM_FORWARD);
+      p.scale = scale;
+      check(p, seed_of("alone", 5));
+    }
+  // Warps, or warpgroups, with long lists beside those with short ones.
+  for (const int64_t d : {64, 128})
+    for (const int64_t rows : {16, 64}) {
+      p = with({"entmax 1.5"}, TANDEM_F16, {1, 1, 1, 200, 700, d, d}, kBottomRight, TANDEM_FORWARD);
+      p.scale = 1;
+      Case test(p, seed_of("alone", 6));
+      HostTensor& q = test.input(Role::q);
+      for (int64_t i = 0; i < p.seq_q; ++i)
+        if (i / rows % 2 == 0)
+          for (int64_t c = 0; c < d; ++c) q.set(0, 0, i, c, q.get(0, 0, i, c) / 20);
+      check_case(test, {});
+    }
 }
 
 // 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of

@@ -9,6 +9,10 @@
 // the whole support, so they alone give the threshold. Rows whose support fits no list, and any
 // other alpha, take a pass for each Newton step, from the best bound so far.
 //
+// While the lists of a warp are short they also name the keys. Where they all are at the end, in a
+// work tile of more than a few tiles of keys, they give o, too, and there is no other pass
+// (kShortList in entmax.cuh).
+//
 // Newton's method works from below on the norm of [z - t]_+, which is convex. A step therefore
 // never passes the root, except by the rounding of a bound. So no step starts from a bound that is
 // far below, and thresholds beyond +-kFarThreshold are relative to the largest score of the row.
@@ -26,6 +30,9 @@ namespace sm90 {
 namespace {
 
 constexpr int kMaxPasses = 64;  // limit of passes; a dozen is already many
+// What follows a pass, as bits: o from the lists of the search; o by products in a last pass, if
+// any warp asks for that; another pass that moves thresholds, if any warp does.
+constexpr uint kByLists = 0, kByProducts = 1, kAgain = 2;
 
 // The producer thread. It loads the tiles of each pass from the last to the first. The tile number
 // -1 ends a pass. The first tile of a pass is always visited, so it can be loaded before the
@@ -62,6 +69,10 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
       }
       return t;
     };
+    const auto wait_verdict = [&] {
+      mbarrier_wait(search.verdict(), passes.phase());
+      return ld_shared_u32(search.again(passes.flag()));
+    };
     const int last = at.span.end - 1;
     producer.q(at.row0, own_head, batch);
     if constexpr (FAST) {
@@ -80,10 +91,20 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
       for (int t = last; t >= at.span.begin; --t) send(t);
       send(-1);
     }
-    for (;;) {
+    uint verdict = kAgain;
+    bool known = false;
+    if constexpr (FAST) {
+      verdict = wait_verdict();
+      known = true;
+      if (verdict == kByLists) {
+        passes.next();
+        continue;
+      }
+    }
+    for (;; known = false) {
       send(last);
-      mbarrier_wait(search.verdict(), passes.phase());
-      if (!ld_shared_s32(search.again(passes.flag()))) break;
+      if (!known) verdict = wait_verdict();
+      if ((verdict & kAgain) == 0) break;
       for (int t = next_tile(last); t >= at.span.begin; t = next_tile(t)) send(t);
       send(-1);
       passes.next();
@@ -160,19 +181,28 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         red_shared_or(search.words(warpgroup, passes.phase()) + uint(rel / 32 * 4),
                       1u << (rel % 32));
     };
-    // Whether the threshold of any row of the workgroup still moves. Each pass visits the tiles
-    // whose bits the pass before has set.
-    const auto verdict = [&](bool moves) {
-      moves = __any_sync(kAllLanes, moves);
+    // Sets the bits of tile t and of those behind it, which the search has visited.
+    const auto set_bits_from = [&](int t) {
+      const int rel = t - at.span.begin, word = int(threadIdx.x % 32);
+      if (rel < 32 * word + 32 && word < kSupportWords)
+        red_shared_or(search.words(warpgroup, passes.phase()) + uint(word * 4),
+                      ~0u << max(rel - 32 * word, 0));
+    };
+    // What the workgroup has to do next: whether the threshold of any of its rows still moves, and
+    // whether o of any needs products. Each pass visits the tiles whose bits the pass before has
+    // set.
+    const auto verdict = [&](uint own) {
+      own = __reduce_or_sync(kAllLanes, own);
+      __syncwarp();  // support bits and lists of all lanes are there
       if (threadIdx.x % 32 == 0) {
-        if (moves) st_shared(search.again(passes.flag()), 1);
+        if (own != 0) red_shared_or(search.again(passes.flag()), own);
         mbarrier_arrive(search.verdict());
       }
       __syncwarp();
       mbarrier_wait(search.verdict(), passes.phase());
-      const bool again = __shfl_sync(kAllLanes, ld_shared_s32(search.again(passes.flag())), 0) != 0;
+      const uint all = __reduce_or_sync(kAllLanes, ld_shared_u32(search.again(passes.flag())));
       if (threadIdx.x == 128) st_shared(search.again(passes.flag_before()), 0);
-      return again;
+      return all;
     };
 
     // t_row: lower bounds of the thresholds, in the end the thresholds, in units of z. -inf: the
@@ -192,18 +222,19 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] -= origin[i / 2 % 2];
     };
-    bool moves = false;
+    uint outcome;
     clear_words();
     mbarrier_wait(shared.q_full(q_pipe.stage()), q_pipe.phase());
     if constexpr (FAST) {
       const float radius = 1.f / scale;
-      Candidates<S> list;
-      list.first = search.lists() + (threadIdx.x - 128) * 4;
-      list.clear();
+      const int tiles = at.span.end - at.span.begin;
+      // 16 bits count the keys of a lane, of which a tile has N / 4.
+      Candidates<S> list(search.lists(), tiles >= kTilesOfRounds && tiles <= 65536 / (N / 4));
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         list.bound[r] = at.row0 + accumulator_row() + 8 * r < u.seq_q ? -INFINITY : INFINITY;
-      bool lost = false;  // the lists are given up: one was too long, or a row is far
+      bool lost = false;   // the lists are given up: one was too long, or a row is far
+      bool begun = false;  // all rows of the warp have a bound
       // done: tiles so far. due: after how many tiles the lists are shortened again. All warps
       // shorten at the same time, as they wait for each other anyway. Twice as many keys add about
       // as many candidates as the support has keys.
@@ -221,8 +252,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         // steps: Newton steps to take. tile: the steps include these keys, whose products are in no
         // list yet. Otherwise they take the lists alone.
         int steps = 0;
+        const bool was_indexed = list.indexed;
         bool tile = true, some = lost;
-        if (__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY)) {
+        if (!begun) {
           float top[2];
           find_tops<N / 2>(top, x);
 #pragma unroll
@@ -233,6 +265,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
                                   : NAN;
           lost |= list.any_far();
           steps = 3;
+          begun = !__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY);
         }
         bool late = false;
         if (half == 1) {
@@ -249,20 +282,31 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
             if (!tile) break;
           }
           const uint from[2] = {list.end[0], list.end[1]};
-          list.append(x);
-          some = list.end[0] != from[0] || list.end[1] != from[1];
-          if (list.any_beyond(S::FULL)) {
+          if (list.indexed)
+            list.append(x, uint((t - at.span.begin) * (N / 4) + half * (N / 8)));
+          else
+            list.append(x);
+          const int full = list.full();
+          const bool is_long = list.any_beyond(full - S::LONG);
+          if (is_long && list.any_beyond(full)) {
             list.end[0] = from[0], list.end[1] = from[1];
-            lost = some = tries > 0;
             steps = 3;
-          } else if (late || list.any_beyond(S::LONG)) {
+            if (tries > 0) {
+              lost = !list.indexed;  // without indices there is more room
+              list.indexed = false;
+            }
+          } else {
+            some = list.end[0] != from[0] || list.end[1] != from[1];
+            if (!late && !is_long) break;
             steps = 1;
             tile = false;
-          } else {
-            break;
           }
         }
-        set_bit(t, some || lost);
+        if (lost) list.indexed = false;
+        if (was_indexed && !list.indexed)
+          set_bits_from(t);
+        else if (!list.indexed)
+          set_bit(t, some || lost);
       };
       // While a thread takes one half of a tile's products, those with the next half of its keys
       // are in flight. Q is in registers: from shared memory, products with so few keys at a time
@@ -308,13 +352,45 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
       if (kv.elected) mbarrier_arrive(stage.empty);
       if (!lost) {
         list.raise(1, radius, false, first);
+        const bool was_indexed = list.indexed;
         list.shorten();
+        if (was_indexed && !list.indexed) set_bits_from(at.span.begin);
         list.raise(30, radius, false, first);
         lost = list.any_far();
       }
-      moves = lost;
 #pragma unroll
       for (int r = 0; r < 2; ++r) t_row[r] = list.bound[r] * scale;
+      if (list.indexed) {
+        // Another warp may need products.
+        if (lost || !params.features.SKIP) {
+          set_bits_from(at.span.begin);
+        } else {
+#pragma unroll 1
+          for (int n = 0; n < kSupportWords && 32 * n < tiles; ++n) {
+            const uint bits = list.support(n);
+            if (threadIdx.x % 32 == 0 && bits != 0)
+              red_shared_or(search.words(warpgroup, passes.phase()) + uint(n * 4), bits);
+          }
+        }
+      }
+      outcome = verdict(lost                                            ? kAgain
+                        : list.indexed && list.tiles_as_long() <= tiles ? kByLists
+                                                                        : kByProducts);
+      if (outcome == kByLists) {
+        passes.next();
+        if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
+        q_pipe.next();
+        store_lse(u, params.push, at, t_row);
+        const int batch = batch_of(u, at), head = head_of(u, at);
+        const int row0 = at.row0 + (read_tid_x() - 128) / 32 * 16;
+        list.template store_o<T>(t_row, scale, u,
+                                 reinterpret_cast<const ushort*>(params.push.v) + batch * u.v.b +
+                                     head / u.group * u.v.h + int64_t(at.span.begin * N) * u.v.s,
+                                 reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b +
+                                     head * u.o.h + int64_t(row0) * u.o.s,
+                                 u.seq_q - row0);
+        continue;
+      }
     } else {
       float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
@@ -329,7 +405,6 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], here[r]);
         set_bit(t, true);
       }
-      moves = true;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (at.row0 + accumulator_row() + 8 * r < u.seq_q)
@@ -337,9 +412,10 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         else
           t_row[r] = INFINITY;
       }
+      outcome = verdict(kAgain);
     }
 #pragma unroll 1
-    for (int pass = 1; verdict(moves && pass < kMaxPasses); ++pass) {
+    for (int pass = 2; (outcome & kAgain) != 0; ++pass) {
       passes.next();
       clear_words();
       const bool relative = any_origin(),
@@ -373,7 +449,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
 #pragma unroll
         for (int r = 0; r < 2; ++r) g[r] += here[r];
       }
-      moves = false;
+      bool moves = false;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(f[r]), slope = quad_sum(g[r]);
@@ -392,12 +468,13 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
                            : params.features.ALPHA == 2
                                ? 1.f
                                : exp2_fast(__log2f(sum) * (1.f - params.extra.entmax_scale));
-        const float step = (sum - root) / slope, next = t_row[r] + step;
+        const float step = (sum - root) / slope, moved = t_row[r] + step;
         // The error after a step is its square, relative to the size of x among the weights, which
         // is sum / slope. So smaller steps than this end the search.
-        moves |= next > t_row[r] && step > (FAST ? 1e-4f : 1e-6f) * sum / slope;
-        t_row[r] = fmaxf(next, t_row[r]);
+        moves |= moved > t_row[r] && step > (FAST ? 1e-4f : 1e-6f) * sum / slope;
+        t_row[r] = fmaxf(moved, t_row[r]);
       }
+      outcome = verdict(moves && pass < kMaxPasses ? kAgain : kByProducts);
     }
 
     float o[S::DV / 2];

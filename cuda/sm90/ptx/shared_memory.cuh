@@ -102,6 +102,18 @@ TANDEM_DEVICE void append_above(uint& end, float x, float bound) {
       : "f"(x), "f"(bound), "n"(STEP)
       : "memory");
 }
+// Appends x likewise, and 16 bits of word to a second list, half as far behind words as x is behind
+// address 0.
+template <int STEP>
+TANDEM_DEVICE void append_above(uint& end, float x, float bound, uint words, uint word) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .u32 at;\nsetp.gt.f32 p, %1, %2;\nshr.u32 at, %0, 1;\n"
+      "add.u32 at, at, %4;\n@p st.shared.f32 [%0], %1;\n@p st.shared.u16 [at], %5;\n"
+      "@p add.u32 %0, %0, %3;\n}"
+      : "+r"(end)
+      : "f"(x), "f"(bound), "n"(STEP), "r"(words), "h"(ushort(word))
+      : "memory");
+}
 
 // ---- four 8 x 8 matrices of 16-bit elements between a warp's registers and shared memory --------
 

@@ -146,6 +146,11 @@ template <int STEP>
 void append_above(unsigned& end, float x, float bound) {
   if (x > bound) st_shared(end, x), end += STEP;
 }
+template <int STEP>
+void append_above(unsigned& end, float x, float bound, unsigned words, unsigned word) {
+  if (x > bound) st_shared_u16(words + end / 2, word);
+  append_above<STEP>(end, x, bound);
+}
 
 // ---- cp_async -----------------------------------------------------------------------------------
 

@@ -334,6 +334,19 @@ __global__ void copy_parts(const uint* from, uint* to) {
   for (int i = 0; i < 4; ++i) to[4 * thread + i] = ld_shared_u32(own + 4 * uint(i));
 }
 
+// The numbers above 3: a list; another one with their index, 16 bits at half of the distance.
+__global__ void append_numbers(const float* from, uint* to, int count) {
+  TANDEM_SHARED_ARRAY(uint, lists, 64);
+  const uint first = shared_address(lists), second = first + 64, words = first + 128;
+  for (int i = 0; i < 64; ++i) st_shared(first + 4 * uint(i), 0u);
+  uint plain = first, indexed = second;
+  for (int i = 0; i < count; ++i) {
+    append_above<4>(plain, from[i], 3.f);
+    append_above<4>(indexed, from[i], 3.f, words - second / 2, uint(i));
+  }
+  for (int i = 0; i < 64; ++i) to[i] = ld_shared_u32(first + 4 * uint(i));
+}
+
 // Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to
 // the sums, and copies.
 __global__ void stages(const float* from, float* to, float* doubled, int steps) {
@@ -547,6 +560,23 @@ TEST_CASE("cp.async: of 16 bytes the first ones, zeros behind them") {
   for (size_t n = 0; n < 128; ++n) std::memcpy(&expected[4 * n], &data[4 * n], n % 17);
   const Memory<uint32_t> from(data), to(data.size());
   sm90_test::launch(copy_parts, 1, 128, 1024, from.get(), to.get());
+  CHECK(to.read() == expected);
+}
+
+TEST_CASE("lists: what is above a bound, and its index") {
+  const std::vector<float> data = {1, 4, 3, -5, 7, 3.5f};
+  std::vector<uint32_t> expected(64);
+  int n = 0;
+  for (size_t i = 0; i < data.size(); ++i)
+    if (data[i] > 3) {
+      std::memcpy(&expected[n], &data[i], 4);
+      expected[16 + n] = expected[n];
+      expected[32 + n / 2] |= uint32_t(i) << (16 * (n % 2));
+      ++n;
+    }
+  const Memory<float> from(data);
+  const Memory<uint32_t> to(64);
+  sm90_test::launch(append_numbers, 1, 1, 1024, from.get(), to.get(), int(data.size()));
   CHECK(to.read() == expected);
 }
 
