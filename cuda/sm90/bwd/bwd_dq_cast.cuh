@@ -77,7 +77,8 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   for (int i = 0; i < 8; ++i) {
     ushort* at = rows + row * kPitch + 8 * i + column;
     ushort* second = at + 8 * kPitch;
-    if (params.by_rows) at = rows + (8 * i + t / 16) * kPitch + 4 * (t % 16), second = at + 2;
+    if (params.by_rows)  // of 16 features, those that a thread of bwd_dkv_dq has come together
+      at = rows + (8 * i + t / 16) * kPitch + t % 16 / 4 * 16 + column, second = at + 8;
     *reinterpret_cast<uint*>(at) = T::pack(x[i].x * u.scale, x[i].y * u.scale);
     *reinterpret_cast<uint*>(second) = T::pack(x[i].z * u.scale, x[i].w * u.scale);
   }
