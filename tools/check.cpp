@@ -31,6 +31,7 @@ using harness::Outputs;
 struct Subject {
   std::string label;  // "vulkan:0/scalar"
   std::unique_ptr<harness::Session> session;
+  CheckTotals totals;
 };
 
 struct Tally {
@@ -43,6 +44,9 @@ class Check {
  public:
   explicit Check(std::FILE* out) : out_(out) {}
   CheckResult run(const CheckOptions& options, const CheckProgress& progress);
+  std::vector<CheckTotals> totals() const;
+  const std::vector<std::string>& failed() const { return failed_; }
+  int64_t failed_pairs() const { return failed_pairs_; }
 
  private:
   void open(const std::vector<std::string>& devices, const std::string& disable);
@@ -58,8 +62,12 @@ class Check {
     return harness::repro(problem, seed, magnitudes) +
            (lead_ < 0 ? "" : fmt::format(" --lead {}", lead_));
   }
-  void count(const Subject& subject, const CaseResult& result, const std::string& repro);
+  void count(Subject& subject, const CaseResult& result, const std::string& repro);
   void failure(const std::string& who, const CaseResult& result, const std::string& repro);
+  void failure(Subject& subject, const CaseResult& result, const std::string& repro) {
+    ++subject.totals.failures;
+    failure(subject.label, result, repro);
+  }
   void report() const;
 
   std::FILE* const out_;
@@ -70,6 +78,8 @@ class Check {
   std::map<std::pair<std::string, std::string>, int> refused_;  // subject, reason
   std::map<std::string, int> features_;
   int failures_ = 0, ran_ = 0, repeats_ = 0, lead_ = -1;
+  std::vector<std::string> failed_;  // what repeats each failure
+  int64_t failed_pairs_ = 0;
 };
 
 void Check::open(const std::vector<std::string>& devices, const std::string& disable) {
@@ -93,8 +103,20 @@ void Check::open(const std::vector<std::string>& devices, const std::string& dis
   }
 }
 
+std::vector<CheckTotals> Check::totals() const {
+  std::vector<CheckTotals> all;
+  for (const Subject& s : subjects_) {
+    all.push_back(s.totals);
+    all.back().path = s.label;
+    all.back().device = s.session->info().name;
+    all.back().driver = s.session->info().driver;
+  }
+  return all;
+}
+
 void Check::failure(const std::string& who, const CaseResult& result, const std::string& repro) {
   ++failures_;
+  failed_.push_back(repro);
   fmt::print(out_, "FAILED {}: {}\n", who, result.message);
   if (!result.plan.empty()) fmt::print(out_, "  plan:   {}\n", result.plan);
   fmt::print(out_, "  repeat: {}\n", repro);
@@ -147,8 +169,12 @@ Shard parse_shard(const std::string& text) {
   return shard;
 }
 
-void Check::count(const Subject& subject, const CaseResult& result, const std::string& repro) {
+void Check::count(Subject& subject, const CaseResult& result, const std::string& repro) {
   ++ran_;
+  CheckTotals& totals = subject.totals;
+  ++totals.runs;
+  if (result.ok && result.worst_ratio() > totals.worst)
+    totals.worst = result.worst_ratio(), totals.repro = repro;
   for (uint32_t index : result.kernels) {
     Tally& t = kernels_[{subject.label, index}];
     ++t.cases;
@@ -217,11 +243,12 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitu
     r = rules ? harness::run_and_judge(planned, *rules, session, outputs[n].get())
               : planned.run_and_judge(session, outputs[n].get());
     if (r.refused) {
+      ++subjects_[n].totals.refused;
       ++refused_[{subjects_[n].label, reason_of(r.message)}];
       continue;
     }
     count(subjects_[n], r, repro);
-    if (!r.ok) failure(subjects_[n].label, r, repro);
+    if (!r.ok) failure(subjects_[n], r, repro);
     if (r.ok && subjects_[n].session->backend() != "cpu" && rows == 0)
       rows = r.tile_rows, cols = r.tile_cols;
   }
@@ -237,7 +264,7 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitu
     r = with_tile.run(*subjects_[n].session, outputs[n].get());
     // The pairs see the first run alone.
     if (r.ok) planned.judge(*outputs[n], &r);
-    if (!r.ok && !r.refused) failure(subjects_[n].label, r, repro_of(forced, seed));
+    if (!r.ok && !r.refused) failure(subjects_[n], r, repro_of(forced, seed));
   }
   run_pairs(planned, &outputs, results);
 }
@@ -255,7 +282,7 @@ void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outp
       Tally& t = pairs_[label];
       ++t.cases;
       if (pair.worst_ratio() > t.worst) t.worst = pair.worst_ratio(), t.repro = repro;
-      if (!pair.ok) failure(label, pair, repro);
+      if (!pair.ok) ++failed_pairs_, failure(label, pair, repro);
     }
 }
 
@@ -284,12 +311,13 @@ void Check::report() const {
 }
 
 CheckResult Check::run(const CheckOptions& options, const CheckProgress& progress) {
-  fmt::print(out_, "Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
-             options.shard.empty() ? "" : ", part " + options.shard);
+  if (!options.quiet)
+    fmt::print(out_, "Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
+               options.shard.empty() ? "" : ", part " + options.shard);
   repeats_ = options.repeats;
   lead_ = options.lead;
-  open(chosen_devices(options.devices), options.disable);
-  if (options.devices.empty())
+  if (subjects_.empty()) open(chosen_devices(options.devices), options.disable);
+  if (options.devices.empty() && !options.quiet)
     for (const harness::DeviceName& d : harness::list_devices())
       if (!d.usable()) fmt::print(out_, "  {:<18} not usable: {}\n", d.name, d.reason);
 
@@ -319,8 +347,8 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
   };
   const auto draw = [&](int at, Drawn* drawn) {
     drawn->named = !repeat && at < first;
-    const int n = std::max(0, at - first);
-    drawn->seed = options.seed + uint64_t(n / per * same + n % per);
+    const uint64_t n = options.from + uint64_t(std::max(0, at - first));
+    drawn->seed = options.seed + n / uint64_t(per) * uint64_t(same) + n % uint64_t(per);
     if (!repeat && !drawn->named && !shard.has(drawn->seed)) return false;
     drawn->problem = repeat         ? problem_of(options.repro)
                      : drawn->named ? problem_of(options.first[size_t(at)])
@@ -343,6 +371,7 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
   int n = 0;  // problems that ran
   for (int at = 0; at < cases; ++at) {
     if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;
+    if (options.stop && options.stop()) break;
     Drawn drawn;
     if (!draw(at, &drawn)) continue;
     const auto& [named, seed, problem] = drawn;
@@ -359,14 +388,15 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
     ++n;
   }
   if (progress) progress(cases, cases, elapsed());
-  report();
+  if (!options.quiet) report();
 
   const int messages = harness::total_validation_messages();
   if (messages) fmt::print(out_, "{} messages of Vulkan's validation layers\n", messages);
   if (ran_ == 0) fmt::print(out_, "Nothing ran, so nothing was checked.\n");
   const bool ok = failures_ == 0 && ran_ > 0 && messages == 0;
-  fmt::print(out_, "{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED",
-             ran_, n, failures_, elapsed());
+  if (!options.quiet)
+    fmt::print(out_, "{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED",
+               ran_, n, failures_, elapsed());
   CheckResult result;
   result.ok = ok;
   result.runs = ran_;
@@ -385,6 +415,16 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
 CheckResult run_check(const CheckOptions& options, std::FILE* out, const CheckProgress& progress) {
   return Check(out).run(options, progress);
 }
+
+class Checker::Impl : public Check {
+  using Check::Check;
+};
+Checker::Checker(std::FILE* out) : impl_(std::make_unique<Impl>(out)) {}
+Checker::~Checker() = default;
+CheckResult Checker::run(const CheckOptions& options) { return impl_->run(options, {}); }
+std::vector<CheckTotals> Checker::totals() const { return impl_->totals(); }
+std::vector<std::string> Checker::failures() const { return impl_->failed(); }
+int64_t Checker::pairs() const { return impl_->failed_pairs(); }
 
 void add_check(CLI::App& app, int* exit_code) {
   CLI::App* command =
@@ -424,12 +464,26 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--disable", options->disable,
                       "Paths and tiles to do without, as \"t64k32\"");
   command->add_option("--seconds", options->seconds, "Begin no new problem after this time");
+  auto soak = std::make_shared<std::string>();
+  command
+      ->add_option(
+          "--soak", *soak,
+          "Random problems for hours, one line a minute: the file keeps the seed, how many "
+          "have run and totals by device, and the next run goes on from there. --cases is "
+          "then how many the file is to count in all; Ctrl-C ends it")
+      ->excludes(repro)
+      ->excludes("--shard")
+      ->excludes("--per-kernels");
   command->add_option("--work", options->work, "About the most B Hq Sq Sk (D + Dv) of a problem")
       ->capture_default_str();
   command->callback([=] {
     // A problem that is named alone runs the kernels of its plan.
     if (!options->repro.empty() && command->count("--seed") == 0 && options->lead < 0)
       options->lead = 0;
+    if (!soak->empty()) {
+      *exit_code = run_soak({*soak, command->count("--cases") ? options->cases : 0, *options});
+      return;
+    }
     CheckProgress progress;
     if (stderr_is_terminal() && options->repro.empty())
       progress = [](int at, int of, double) {

@@ -32,6 +32,8 @@ if(TARGET tandem_tool)
     -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_slow -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_slow.cmake)
   add_test(NAME bench.compare COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
     -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_compare -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_compare.cmake)
+  add_test(NAME check.soak COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
+    -D FILE=${CMAKE_CURRENT_BINARY_DIR}/soak.json -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_soak.cmake)
   # The lines of docs/guide/bug-reports.md.
   set(repro check --device cpu --repro)
   add_test(NAME verbose COMMAND tandem_tool ${repro} "fwd f32 sq3 d4")
