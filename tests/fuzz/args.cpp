@@ -25,7 +25,8 @@ tandem_device* device() {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Bytes bytes(data, size);
   const uint8_t kind = bytes.byte();
-  const tandem_problem p = fuzz::draw_small(bytes);
+  tandem_problem p = fuzz::draw_small(bytes);
+  if (kind % 8 >= 5) p.flags |= TANDEM_FLAG_SLICES;
   tandem_plan* plan = nullptr;
   if (tandem_plan_create(device(), &p, &plan) != TANDEM_OK) return 0;
   tandem_plan_info info{};
@@ -88,8 +89,21 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (room > sizeof args && kind >= 128) reinterpret_cast<uint8_t*>(memory.get())[room - 1] = 1;
 
   const std::vector<uint8_t> before(arena, arena + kArena);
-  const tandem_status status =
-      tandem_execute(plan, {bytes.value<uint64_t>()}, reinterpret_cast<tandem_args*>(memory.get()));
+  const auto* given_args = reinterpret_cast<const tandem_args*>(memory.get());
+  const tandem_stream stream{bytes.value<uint64_t>()};
+  tandem_status status = TANDEM_OK;
+  if (kind % 8 >= 5) {  // one slice of it, as the plan says or of any bits
+    tandem_slices slices{};
+    slices.struct_size = sizeof slices;
+    const tandem_status cut = tandem_plan_get_slices(plan, bytes.value<double>(), &slices);
+    FUZZ_CHECK(cut == TANDEM_OK || cut == TANDEM_ERROR_INVALID_ARGUMENT);
+    if (kind % 8 == 6) slices.count = uint32_t(bytes.awkward());
+    if (kind % 8 == 7) slices.operations = bytes.value<double>();
+    status = tandem_execute_slice(plan, stream, given_args, &slices,
+                                  bytes.one_of(4) ? bytes.value<uint32_t>() : 0);
+  } else {
+    status = tandem_execute(plan, stream, given_args);
+  }
   if (status != TANDEM_OK) {
     FUZZ_CHECK_OF(status == TANDEM_ERROR_INVALID_ARGUMENT || status == TANDEM_ERROR_WORKSPACE ||
                       status == TANDEM_ERROR_INVALID_STRUCT,
