@@ -4,20 +4,42 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+# The components of the installation, for cmake --install --component and for packages:
+#   runtime  the shared library
+#   cuda     its CUDA backend, where that is a library of its own
+#   dev      headers, a static library, what links the shared one, files for CMake and pkg-config
+#   doc      licences; a package has them with each of the others
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
-install(TARGETS tandem EXPORT tandemTargets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES LICENSE-MIT LICENSE-APACHE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+set(places
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+install(TARGETS tandem EXPORT tandemTargets ${places})
+if(TARGET tandem_static)
+  install(TARGETS tandem_static EXPORT tandemStaticTargets ${places})
+  install(EXPORT tandemStaticTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT dev)
+endif()
+if(TARGET tandem_cuda) # opened by the library beside it, so it goes where that goes
+  set_target_properties(tandem_cuda PROPERTIES EXPORT_NAME cuda)
+  install(TARGETS tandem_cuda EXPORT tandemCudaTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda NAMELINK_SKIP
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cuda)
+  install(EXPORT tandemCudaTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT cuda)
+endif()
+install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+install(FILES LICENSE-MIT LICENSE-APACHE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 
 # An application in C links a static library of C++ objects with the C compiler, so the file names the C++ runtime.
 set(TANDEM_CXX_LIBS ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
 list(REMOVE_ITEM TANDEM_CXX_LIBS ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
 
 # ---- find_package(tandem) ----
-install(EXPORT tandemTargets NAMESPACE tandem:: DESTINATION ${package_dir})
+install(EXPORT tandemTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT dev)
+set(has_static ${TANDEM_STATIC_TOO})
+if(NOT BUILD_SHARED_LIBS)
+  set(has_static ON)
+endif()
 configure_package_config_file(cmake/tandemConfig.cmake.in ${PROJECT_BINARY_DIR}/tandemConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may break the API.
@@ -27,12 +49,12 @@ if(PROJECT_VERSION_MAJOR EQUAL 0)
 endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake COMPATIBILITY ${compatible})
 install(FILES ${PROJECT_BINARY_DIR}/tandemConfig.cmake ${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake
-  DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT dev)
 
 # ---- pkg-config tandem ----
 list(TRANSFORM TANDEM_CXX_LIBS PREPEND -l OUTPUT_VARIABLE private_libs)
 list(APPEND private_libs ${CMAKE_THREAD_LIBS_INIT})
-if(TANDEM_WITH_CUDA)
+if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_APART)
   get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
   list(PREPEND private_libs "-L\"${cudart}\"" -lcudart_static)
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
@@ -49,8 +71,10 @@ list(REMOVE_DUPLICATES private_libs)
 list(JOIN private_libs " " private_libs)
 # A shared library has these itself. Where only the static one is there, --static should not be needed.
 set(TANDEM_PC_LIBS "")
+set(TANDEM_PC_PRIVATE_LIBS ${private_libs})
 if(NOT BUILD_SHARED_LIBS)
   set(TANDEM_PC_LIBS " ${private_libs}")
+  set(TANDEM_PC_PRIVATE_LIBS "")
 endif()
 # From the file's own place, so that the installed tree can be moved.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
@@ -67,4 +91,4 @@ foreach(dir LIBDIR INCLUDEDIR)
   endif()
 endforeach()
 configure_file(cmake/tandem.pc.in ${PROJECT_BINARY_DIR}/tandem.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

@@ -1,4 +1,5 @@
-# The CUDA backend. Included by the root CMakeLists.txt when TANDEM_WITH_CUDA is on.
+# The CUDA backend, as sources of TANDEM_CUDA_TARGET (src/cuda/sources.cmake). Included by the root CMakeLists.txt when
+# TANDEM_WITH_CUDA is on.
 # CMAKE_CUDA_ARCHITECTURES is yours to set. Unset: machine code for sm_80 and sm_90, and PTX for every
 # other GPU, which its driver compiles once. Toolkit 13 no longer compiles for sm_70.
 set(default_architectures OFF)
@@ -22,9 +23,13 @@ function(tandem_cuda_options target architectures)
     CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${architectures}")
 endfunction()
 
+if(TANDEM_CUDA_APART)
+  tandem_cuda_library(tandem_cuda)
+  add_library(tandem::cuda ALIAS tandem_cuda)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/rows.cmake)
 file(GLOB simt_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/simt/*.cu)
-target_sources(tandem PRIVATE ${simt_sources} src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
+target_sources(${TANDEM_CUDA_TARGET} PRIVATE ${simt_sources} src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
 # These kernels have no word that 9.0 knows and 8.0 does not: both get machine code of one and the same PTX, which spares
 # one of the compiler's longest passes.
 set(simt_architectures ${CMAKE_CUDA_ARCHITECTURES})
@@ -40,26 +45,26 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
 endif()
 if(TANDEM_CUDA_SAMPLE)
   set(simt_architectures 75-virtual)
-  target_compile_options(tandem PRIVATE ${fast_options})
+  target_compile_options(${TANDEM_CUDA_TARGET} PRIVATE ${fast_options})
 endif()
 if("80-real" IN_LIST simt_architectures AND "90-real" IN_LIST simt_architectures)
   list(REMOVE_ITEM simt_architectures 90-real)
-  target_compile_options(tandem PRIVATE
+  target_compile_options(${TANDEM_CUDA_TARGET} PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=[sm_90]>")
 endif()
-tandem_cuda_options(tandem "${simt_architectures}")
+tandem_cuda_options(${TANDEM_CUDA_TARGET} "${simt_architectures}")
 # Registers and spills of every kernel, in the build log: scripts and people look for "spill".
-target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
-# The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
-target_link_libraries(tandem PRIVATE CUDA::cudart_static)
+target_compile_options(${TANDEM_CUDA_TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+# The runtime is in that library itself; the driver is found at run time, so nothing needs libcuda.
+target_link_libraries(${TANDEM_CUDA_TARGET} PRIVATE CUDA::cudart_static)
 
-# tandem_object_kernels(target architectures source...): kernels with architectures of their own, as objects of the library;
+# tandem_object_kernels(target architectures source...): kernels with architectures of their own, as objects of the backend's target;
 # TANDEM_CUDA_OBJECTS lists the targets.
 macro(tandem_object_kernels target architectures)
   add_library(${target} OBJECT ${ARGN})
   target_include_directories(${target} PRIVATE include src cuda)
   tandem_cuda_options(${target} "${architectures}")
-  target_sources(tandem PRIVATE $<TARGET_OBJECTS:${target}>)
+  target_sources(${TANDEM_CUDA_TARGET} PRIVATE $<TARGET_OBJECTS:${target}>)
   list(APPEND TANDEM_CUDA_OBJECTS ${target})
 endmacro()
 
@@ -114,7 +119,7 @@ if(sm80_architectures)
   tandem_row_kernels(sm80 "${sm80_architectures}" 80-virtual ${TANDEM_SM80_SOURCES})
 else()
   tandem_absent_sm80(${PROJECT_BINARY_DIR}/sm80/absent.cpp)
-  target_sources(tandem PRIVATE ${PROJECT_BINARY_DIR}/sm80/absent.cpp)
+  target_sources(${TANDEM_CUDA_TARGET} PRIVATE ${PROJECT_BINARY_DIR}/sm80/absent.cpp)
   message(STATUS "Tandem: cuda.sm80 left out: CMAKE_CUDA_ARCHITECTURES has none from 80 on")
 endif()
 unset(default_architectures)
@@ -131,9 +136,9 @@ elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
 endif()
 if(TANDEM_WITH_SM90)
   tandem_row_kernels(sm90 90a-real 90a-virtual ${TANDEM_SM90_SOURCES})
-  target_sources(tandem PRIVATE src/cuda/sm90.cpp src/cuda/sm90_bwd.cpp src/cuda/sm90_fwd.cpp
+  target_sources(${TANDEM_CUDA_TARGET} PRIVATE src/cuda/sm90.cpp src/cuda/sm90_bwd.cpp src/cuda/sm90_fwd.cpp
     src/cuda/sm90_tensor_maps.cpp)
   set_property(SOURCE src/api/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
 else()
-  target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)
+  target_sources(${TANDEM_CUDA_TARGET} PRIVATE src/cuda/sm90_absent.cpp)
 endif()

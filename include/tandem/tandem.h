@@ -442,7 +442,7 @@ TANDEM_API size_t tandem_explain(const tandem_device* device, const tandem_probl
 /* The registry: a kernel that is not listed here does not exist. */
 typedef struct tandem_kernel_info {
   uint32_t struct_size; /* in: sizeof(tandem_kernel_info) */
-  uint32_t built;       /* 1: this build holds it; 0: its backend was left out */
+  uint32_t built;       /* 1: this build holds it; 0: its backend was left out, or not found */
   char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... (docs/kernels/overview.md) */
   char backend[16];
   char path[16];

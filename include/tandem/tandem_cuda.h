@@ -26,7 +26,8 @@ struct CUctx_st;    /* CUcontext is a pointer to it */
 struct CUstream_st; /* cudaStream_t and CUstream */
 struct CUevent_st;  /* cudaEvent_t and CUevent */
 
-/* NO_BACKEND: this build lacks CUDA, or the machine has no driver. NO_DEVICE: no such ordinal. */
+/* NO_BACKEND: this build lacks CUDA, its library libtandem_cuda was not found or is of another
+ * build (docs/guide/consuming.md), or the machine has no driver. NO_DEVICE: no such ordinal. */
 TANDEM_API tandem_status tandem_cuda_device_create(int ordinal,
                                                    const tandem_device_options* options,
                                                    tandem_device** device);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "border.h"
+#include "cuda/backend.h"
 #include "device.h"
 #include "tandem/tandem_cuda.h"
 
@@ -53,8 +54,15 @@ extern "C" TANDEM_API tandem_status tandem_vk_execute_timed(const tandem_plan*, 
 namespace tandem {
 
 bool kernel_built(const KernelRow& row) {
-  const bool sm90 = row.backend == Backend::cuda && std::strcmp(row.path, "sm90") == 0;
-  return backend_built(row.backend) && (!sm90 || TANDEM_WITH_SM90);
+  if (row.backend != Backend::cuda || !backend_built(row.backend))
+    return backend_built(row.backend);
+  bool has_sm90 = TANDEM_WITH_SM90;
+#if TANDEM_CUDA_APART
+  const CudaBackend* cuda = nullptr;
+  if (!find_cuda_backend(&cuda).ok()) return false;
+  has_sm90 = cuda->has_sm90();
+#endif
+  return has_sm90 || std::strcmp(row.path, "sm90") != 0;
 }
 
 }  // namespace tandem

@@ -55,7 +55,7 @@ class Device : public HostObject {
   Logger log_;
 };
 
-// Checked options; all three openers take them.
+// Checked options; all openers take them.
 struct DeviceOptions {
   Logger log;
   uint32_t threads = 0;
@@ -79,8 +79,6 @@ tandem_status execute(const tandem_plan* plan, const Backend* backend, const tan
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device);  // desc: tandem_vk_device_desc
-Status open_cuda_device(const DeviceOptions& options, const void* desc,
-                        std::unique_ptr<Device>* device);  // desc: tandem_cuda_device_desc
 
 // Whether this build holds a kernel.
 bool kernel_built(const KernelRow& row);

@@ -2,13 +2,11 @@
 // The CUDA device: kernels from cuda/, launched on the caller's stream. The CUDA runtime is linked
 // statically and the driver is reached through it, so a program with this file starts on a machine
 // without NVIDIA's driver, and gets NO_BACKEND.
-#include "api/device.h"
-
 #include <atomic>
 #include <type_traits>
 #include <utility>
 
-#include "base/structs.h"
+#include "backend.h"
 #include "kernels/kernel_rows.h"
 #include "kernels/params.h"
 #include "look_ups.h"
@@ -426,66 +424,21 @@ class CudaDevice final : public Device {
   bool retained_ = false;  // a primary context
 };
 
-}  // namespace
-
-Status open_cuda_device(const DeviceOptions& options, const void* desc,
-                        std::unique_ptr<Device>* device) {
+Status open_device(const DeviceOptions& options, const void* desc,
+                   std::unique_ptr<Device>* device) {
   auto opened = std::make_unique<CudaDevice>();
   TANDEM_TRY(opened->open(options, *static_cast<const tandem_cuda_device_desc*>(desc)));
   *device = std::move(opened);
   return Status();
 }
 
-Status open_described(const DeviceOptions& options, const void* given,
-                      std::unique_ptr<Device>* device) {
-  tandem_cuda_device_desc desc;
-  TANDEM_TRY(read_struct("desc", static_cast<const tandem_cuda_device_desc*>(given), &desc));
-  if (desc.next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
-  if (desc.ordinal == -1 && !desc.context)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc names neither an ordinal nor a context");
-  return open_cuda_device(options, &desc, device);
+Status record_timed(const Program& program, tandem_stream stream, const tandem_args& args,
+                    CUevent_st* const* events) {
+  return static_cast<const CudaProgram&>(program).record(stream, args, events);
 }
+
+}  // namespace
+
+extern const CudaBackend kCudaBackend = {open_device, record_timed, has_sm90_code};
 
 }  // namespace tandem
-
-extern "C" {
-
-tandem_status tandem_cuda_device_create(int ordinal, const tandem_device_options* options,
-                                        tandem_device** device) {
-  tandem_cuda_device_desc desc = TANDEM_CUDA_DEVICE_DESC_INIT;
-  desc.ordinal = ordinal;
-  return tandem::create_device(options, device, tandem::open_cuda_device, &desc);
-}
-
-tandem_status tandem_cuda_device_create_with(const tandem_cuda_device_desc* desc,
-                                             const tandem_device_options* options,
-                                             tandem_device** device) {
-  return tandem::create_device(options, device, tandem::open_described, desc);
-}
-
-tandem_status tandem_cuda_execute_timed(const tandem_plan* plan, struct CUstream_st* stream,
-                                        const tandem_args* args, struct CUevent_st* const* events,
-                                        uint32_t count) {
-  using namespace tandem;
-  struct Call {
-    CUstream_st* stream;
-    CUevent_st* const* events;
-    uint32_t count;
-  } const call{stream, events, count};
-  const Backend backend = Backend::cuda;
-  return execute(
-      plan, &backend, args,
-      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
-        const Call& c = *static_cast<const Call*>(context);
-        const size_t needed = p.launches.size() + 1;
-        if (!c.events) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events is NULL");
-        if (c.count < needed)
-          return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is %u, %zu kernels need %zu", c.count,
-                      needed - 1, needed);
-        return static_cast<const CudaProgram&>(program).record(tandem_cuda_stream(c.stream), a,
-                                                               c.events);
-      },
-      &call);
-}
-
-}  // extern "C"

@@ -60,6 +60,8 @@ const Launch* joined_launch(const Plan& plan, Stem stem) {
   return launch && launch->joins() ? launch : nullptr;
 }
 
+bool has_sm90_code() { return true; }
+
 bool sm90_loads() {
   cudaFuncAttributes attributes;
   const auto kernel = cuda::sm90::bwd_dq_cast_only_kernel(TANDEM_F16, 0);

@@ -7,7 +7,9 @@
 
 namespace tandem {
 
-// Whether this build's code for sm_90a loads on the current device.
+// Whether this build has code for sm_90a.
+bool has_sm90_code();
+// Whether that code loads on the current device.
 bool sm90_loads();
 
 // Makes the recorder of a launch of the path sm90 (Sm90Launch). plan and launch must

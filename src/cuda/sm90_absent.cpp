@@ -3,6 +3,8 @@
 
 namespace tandem {
 
+bool has_sm90_code() { return false; }
+
 bool sm90_loads() { return false; }
 
 Status sm90_recorder(const Plan&, const Launch& launch, const Launching&, Recorder*) {

@@ -71,7 +71,7 @@ endif()
 if(STEP STREQUAL "fetch" OR STEP STREQUAL "subdirectory")
   run(${CMAKE_COMMAND} -G ${GENERATOR} ${compilers} -S ${here}/source -B ${WORK}/source -D ROUTE=${STEP}
       -D TANDEM_SOURCE=${SOURCE} -D BUILD_SHARED_LIBS=${shared} -D TANDEM_INSTALL=ON -D TANDEM_VULKAN=OFF
-      -D TANDEM_CUDA=OFF -D TANDEM_WERROR=ON)
+      -D TANDEM_CUDA=OFF -D TANDEM_STATIC_TOO=${shared} -D TANDEM_WERROR=ON)
   run(${CMAKE_COMMAND} --build ${WORK}/source --parallel 2)
   run_apps(${WORK}/source app_c app_cpp)
   check_needs(${WORK}/source/app_c)
@@ -96,7 +96,13 @@ elseif(STEP MATCHES "^package")
   run(${CMAKE_COMMAND} --build ${tree})
   run_apps(${tree} ${apps})
   check_needs(${tree}/app_c)
-  if(STEP STREQUAL "package" AND KIND STREQUAL "static") # what is not there is refused
+  if(STEP MATCHES "^package" AND KIND STREQUAL "shared") # both kinds are there
+    run(${configure} -D WANTED_COMPONENTS=static -D TANDEM_TARGET=tandem::static)
+    run(${CMAKE_COMMAND} --build ${tree})
+    run_apps(${tree} ${apps})
+    set(KIND static)
+    check_needs(${tree}/app_c)
+  elseif(STEP STREQUAL "package" AND KIND STREQUAL "static") # what is not there is refused
     must_fail("version: ${VERSION}" ${configure} -D WANTED_VERSION=99.0)
     must_fail("built without vulkan" ${configure} -D WANTED_VERSION=${VERSION} -D WANTED_COMPONENTS=vulkan)
   endif()

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The border between libtandem and libtandem_cuda, its CUDA backend as a library of its own. C++
+// objects cross it, so both must be of one version and agree on their layout: find.cpp compares
+// the head before it uses anything else.
+#ifndef TANDEM_SRC_CUDA_APART_PLUGIN_H
+#define TANDEM_SRC_CUDA_APART_PLUGIN_H
+#include "cuda/backend.h"
+
+#if defined(_WIN32)
+#define TANDEM_PLUGIN_EXPORT __declspec(dllexport)
+#else
+#define TANDEM_PLUGIN_EXPORT __attribute__((visibility("default")))
+#endif
+
+namespace tandem {
+
+// What libtandem lends: its host memory, so that the callbacks of its HostScope serve both.
+struct CudaHost {
+  void* (*allocate)(size_t size, size_t alignment) noexcept;  // nullptr: no memory
+  void (*release)(void* memory) noexcept;
+};
+
+// No version changes these two.
+struct CudaPluginHead {
+  uint32_t version;  // as tandem_version()
+  uint32_t layout;   // cuda_layout()
+};
+
+struct CudaPlugin {
+  CudaPluginHead head;
+  const CudaBackend* backend;
+};
+
+// A number that differs where two builds of one version surely disagree on what crosses the border:
+// sizes of structs, the registry's rows, the C++ library.
+constexpr uint32_t cuda_layout() {
+  uint32_t hash = 0x811c9dc5u;
+  const auto add = [&hash](uint64_t word) {
+    for (; word; word >>= 8) hash = (hash ^ uint32_t(word & 0xff)) * 0x01000193u;
+    hash = hash * 0x01000193u;
+  };
+  const size_t sizes[] = {
+      sizeof(Plan),        sizeof(Problem),       sizeof(Launch), sizeof(Caps),    sizeof(Device),
+      sizeof(Program),     sizeof(DeviceOptions), sizeof(Slice),  sizeof(Slicing), sizeof(Status),
+      sizeof(tandem_args), sizeof(CudaBackend),   sizeof(void*)};
+  for (const size_t size : sizes) add(size);
+  add(uint64_t(kKernelCount));
+  for (const KernelRow& row : kKernels) {
+    for (const char* c = row.variant; *c; ++c) add(uint64_t(*c));
+    add(row.needs), add(row.inputs), add(row.traits);
+  }
+#if defined(_GLIBCXX_USE_CXX11_ABI)
+  add(1 + _GLIBCXX_USE_CXX11_ABI);
+#elif defined(_LIBCPP_VERSION)
+  add(_LIBCPP_ABI_VERSION + 16);
+#elif defined(_ITERATOR_DEBUG_LEVEL)
+  add(_ITERATOR_DEBUG_LEVEL + 32);
+#endif
+  return hash;
+}
+
+constexpr CudaPluginHead kCudaPluginHead = {uint32_t(TANDEM_VERSION_MAJOR) << 22 |
+                                                uint32_t(TANDEM_VERSION_MINOR) << 12 |
+                                                uint32_t(TANDEM_VERSION_PATCH),
+                                            cuda_layout()};
+
+}  // namespace tandem
+
+// The only function that libtandem_cuda exports. host: lives as long as the process.
+extern "C" TANDEM_PLUGIN_EXPORT const tandem::CudaPlugin* tandem_cuda_plugin(
+    const tandem::CudaHost* host);
+
+#endif

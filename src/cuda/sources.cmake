@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Where the CUDA backend is: the target TANDEM_CUDA_TARGET, which cuda/sources.cmake gives its sources. Built in, it is the
+# library itself. Apart it is tandem_cuda, which src/cuda/apart/find.cpp opens; that looks for it also where this build makes
+# none, as the two need not come from one package.
+set(TANDEM_CUDA_TARGET tandem)
+if(TANDEM_CUDA_APART)
+  set(TANDEM_CUDA_TARGET tandem_cuda)
+  set(file ${CMAKE_SHARED_LIBRARY_PREFIX}tandem_cuda${CMAKE_SHARED_LIBRARY_SUFFIX})
+  if(UNIX AND NOT APPLE)
+    string(APPEND file .${PROJECT_VERSION_MAJOR})
+  endif()
+  target_sources(tandem PRIVATE src/base/shared_library.cpp src/cuda/api.cpp src/cuda/apart/find.cpp)
+  set_property(SOURCE src/cuda/apart/find.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_CUDA_FILE="${file}")
+  unset(file)
+elseif(TANDEM_WITH_CUDA)
+  target_sources(tandem PRIVATE src/cuda/api.cpp src/cuda/builtin.cpp)
+endif()
+
+# tandem_cuda_library(target): a library that find.cpp can open. What it has of the library are its objects once more,
+# without host memory, which the library lends, and what calls the C API.
+function(tandem_cuda_library target)
+  set(core "$<FILTER:$<TARGET_OBJECTS:tandem>,INCLUDE,/src/(base|kernels|plan|problem)/>")
+  add_library(${target} SHARED "$<FILTER:${core},EXCLUDE,/(host_memory|shared_library|problem_line)[.]>"
+    ${PROJECT_SOURCE_DIR}/src/cuda/apart/plugin.cpp)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  tandem_shared_library(${target} cmake/plugin.map)
+  if(UNIX AND NOT APPLE) # a program that links it refers to nothing of it, and its linker would leave it out
+    target_link_options(${target} INTERFACE LINKER:-u,tandem_cuda_plugin)
+  endif()
+  tandem_options(${target})
+endfunction()
