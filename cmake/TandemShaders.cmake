@@ -1,52 +1,72 @@
-# tandem_shader(target name source env define...): compiles source, a file in shaders/, to SPIR-V for that Vulkan,
-# validates it where a validator was found, and lets the target include it as shaders/<name>.spv.h, which defines
-# the words as <name>_spirv[]. tandem_shader_list(target), at the end, makes a tandem_module_source of each, and writes
-# shaders/modules.inc, a TANDEM_MODULE(name) for each.
-function(tandem_shader target name source env)
+# tandem_spirv(name source env define...): a command that compiles source, a file in shaders/, to SPIR-V for that Vulkan, and
+# validates it where a validator was found: shaders/<name>.spv.
+function(tandem_spirv name source env)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
   file(MAKE_DIRECTORY ${out})
   set(source ${PROJECT_SOURCE_DIR}/shaders/${source})
-  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} ${ARGN}
-      -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders -I${PROJECT_BINARY_DIR})
   set(validate "")
   if(TANDEM_SPIRV_VAL)
     set(validate COMMAND ${TANDEM_SPIRV_VAL} --target-env ${env} ${out}/${name}.spv)
   endif()
-  # The module comes first, so that a bad one leaves no header behind.
   add_custom_command(
-    OUTPUT ${out}/${name}.spv.h
-    BYPRODUCTS ${out}/${name}.spv
-    COMMAND ${glslang} -o ${out}/${name}.spv ${source}
+    OUTPUT ${out}/${name}.spv
+    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} ${ARGN}
+      -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders -I${PROJECT_BINARY_DIR}
+      --depfile ${out}/${name}.d -o ${out}/${name}.spv ${source}
     ${validate}
-    COMMAND ${glslang} --depfile ${out}/${name}.d --vn ${name}_spirv -o ${out}/${name}.spv.h ${source}
     DEPENDS ${source}
     DEPFILE ${out}/${name}.d
     COMMENT "SPIR-V ${name}"
     VERBATIM)
+endfunction()
+
+# tandem_shader(target name source env define...): lets the target include a module as shaders/<name>.spv.h, which
+# defines the words as <name>_spirv[].
+function(tandem_shader target name source env)
+  tandem_spirv(${name} ${source} ${env} ${ARGN})
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
+  add_custom_command(OUTPUT ${out}/${name}.spv.h
+    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} ${ARGN}
+      -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders -I${PROJECT_BINARY_DIR}
+      --vn ${name}_spirv -o ${out}/${name}.spv.h ${PROJECT_SOURCE_DIR}/shaders/${source}
+    DEPENDS ${out}/${name}.spv # a bad one leaves no header behind
+    VERBATIM)
   target_sources(${target} PRIVATE ${out}/${name}.spv.h)
+endfunction()
+
+# tandem_module(target name source env define...): gives the target a module packed, as src/vulkan/modules.h declares
+# it. Each is an object of its own, so that a test program can bring one, which the linker takes before the library's, and
+# compile none of the others. tandem_module_list(target), at the end, writes shaders/modules.inc, a TANDEM_MODULE(name) for
+# each.
+function(tandem_module target name source env)
+  tandem_spirv(${name} ${source} ${env} -g0 ${ARGN}) # names of variables are a sixth of it
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
+  set(pack ${PROJECT_SOURCE_DIR}/cmake/PackModule.cmake)
+  add_custom_command(OUTPUT ${out}/${name}.spv.cpp
+    COMMAND ${CMAKE_COMMAND} -D NAME=${name} -D MODULE=${out}/${name}.spv -D SOURCE=${out}/${name}.spv.cpp -P ${pack}
+    DEPENDS ${out}/${name}.spv ${pack}
+    VERBATIM)
+  target_sources(${target} PRIVATE ${out}/${name}.spv.cpp)
   set_property(TARGET ${target} APPEND PROPERTY TANDEM_MODULES ${name})
 endfunction()
 
-# tandem_module_source(target folder name): of folder/<name>.spv.h, the module as src/vulkan/modules.h declares it. Each
-# is an object of its own, so that a test program can bring one, which the linker takes before the library's, and compile
-# none of the others.
+function(tandem_module_list target)
+  get_target_property(names ${target} TANDEM_MODULES)
+  set(rows "")
+  foreach(name IN LISTS names)
+    string(APPEND rows "TANDEM_MODULE(${name})\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.inc CONTENT "${rows}#undef TANDEM_MODULE\n")
+endfunction()
+
+# tandem_module_source(target folder name): gives the target the module of folder/<name>.spv.h as it is, words <name>_spirv[].
 function(tandem_module_source target folder name)
   file(CONFIGURE OUTPUT ${folder}/${name}.spv.cpp CONTENT
 "#include \"vulkan/modules.h\"
 #include \"${name}.spv.h\"
-const tandem::SpirvModule tandem::module_${name} = {\"${name}\", ${name}_spirv, sizeof(${name}_spirv)};
+const tandem::SpirvModule tandem::module_${name} = {\"${name}\", sizeof(${name}_spirv), ${name}_spirv, nullptr, 0};
 ")
   target_sources(${target} PRIVATE ${folder}/${name}.spv.cpp)
-endfunction()
-
-function(tandem_shader_list target)
-  get_target_property(names ${target} TANDEM_MODULES)
-  set(rows "")
-  foreach(name IN LISTS names)
-    tandem_module_source(${target} ${CMAKE_CURRENT_BINARY_DIR}/shaders ${name})
-    string(APPEND rows "TANDEM_MODULE(${name})\n")
-  endforeach()
-  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.inc CONTENT "${rows}#undef TANDEM_MODULE\n")
 endfunction()
 
 # The modules that the rows of backend vulkan in src/kernels/kernels.inc ask for, by columns:
@@ -119,7 +139,7 @@ endfunction()
 # tandem_row_shaders(target): these modules.
 function(tandem_row_shaders target)
   foreach(module IN LISTS TANDEM_ROW_MODULES)
-    tandem_shader(${target} ${module} ${TANDEM_SOURCE_${module}} ${TANDEM_ENV_${module}} ${TANDEM_SWITCHES_${module}})
+    tandem_module(${target} ${module} ${TANDEM_SOURCE_${module}} ${TANDEM_ENV_${module}} ${TANDEM_SWITCHES_${module}})
   endforeach()
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()

@@ -35,7 +35,8 @@ struct KernelRow {
 };
 
 namespace kernel_rows {
-constexpr KernelRow kKernels[] = {
+// Inline: one in the library, not one a source.
+inline constexpr KernelRow kKernels[] = {
 #define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits, folder, \
                       source, params)                                                             \
   {Stem::stem,       Backend::backend, #path,    #variant, DtypeSet::dtypes,                      \

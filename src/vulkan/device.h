@@ -15,6 +15,8 @@
 
 namespace tandem {
 
+struct SpirvModule;
+
 constexpr const char* kInlineUniformExtension = VK_EXT_INLINE_UNIFORM_BLOCK_EXTENSION_NAME;
 constexpr const char* kSubgroupSizeExtension = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
 
@@ -72,7 +74,11 @@ class VulkanDevice final : public Device {
   bool specialise_ = true;  // before the driver does (specialise.h)
   bool unaligned_ = true;   // false: kUnalignedWord
   StemLayout layouts_[kStemCount];
-  std::mutex mutex_;  // of pipelines_, and of cache_ as Vulkan requires
+  // The words of a module, which are unpacked once. Null: the library's file is damaged.
+  using Words = std::shared_ptr<const Vec<uint32_t>>;
+  Words unpacked(const SpirvModule& module);
+  Map<const SpirvModule*, Words> modules_;
+  std::mutex mutex_;  // of pipelines_ and modules_, and of cache_ as Vulkan requires
   // By registry row and constants. Null: a thread compiles it, and wakes those that wait.
   Map<std::pair<int, String>, VkPipeline> pipelines_;
   std::condition_variable compiled_;

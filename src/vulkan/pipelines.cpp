@@ -217,6 +217,19 @@ Status no_pipeline(VkResult result, const String& what, const String& path) {
 }
 }  // namespace
 
+VulkanDevice::Words VulkanDevice::unpacked(const SpirvModule& module) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = modules_.find(&module);
+    if (found != modules_.end()) return found->second;
+  }
+  // Without the lock: threads make pipelines side by side, mostly of other modules.
+  const Words words = make_host_shared<const Vec<uint32_t>>(words_of(module));
+  if (words->empty()) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return modules_.emplace(&module, words).first->second;
+}
+
 Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipeline) {
   const Launch& launch = *wanted->launch;
   const StemCode& code = stem_code(launch.stem);
@@ -228,7 +241,11 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
   const String name =
       debug_.on() ? text("tandem %s %s %s", path.c_str(), stem_name(launch.stem), launch.tile.name)
                   : "";
-  wanted->words = wanted->words_before = spirv->bytes / 4;
+  const Words whole = unpacked(*spirv);
+  if (!whole)
+    return fail(TANDEM_ERROR_BACKEND, "the module %s of this library's file is damaged",
+                spirv->name);
+  wanted->words = wanted->words_before = whole->size();
   Vec<uint32_t> words;
   if (specialise_) {
     SpecValue values[kMaxConstants];
@@ -236,23 +253,19 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
       values[n].id = code.entries[n].constantID;
       std::memcpy(&values[n].word, wanted->spec.data() + code.entries[n].offset, 4);
     }
-    if (!specialise(spirv->words, spirv->bytes / 4, values, code.entry_count, &words))
+    if (!specialise(whole->data(), whole->size(), values, code.entry_count, &words))
       return fail(TANDEM_ERROR_BACKEND, "the module %s cannot be specialised", spirv->name);
     wanted->words = words.size();
+  } else {
+    words = *whole;
   }
   // The matrix paths keep what the hardware does: their exponentials would pay for it.
-  if (caps().denormals && std::strcmp(plan.path, "scalar") == 0) {
-    if (words.empty()) words.assign(spirv->words, spirv->words + spirv->bytes / 4);
-    preserve_denormals(&words);
-  }
-  if (plan.problem.slices) {
-    if (words.empty()) words.assign(spirv->words, spirv->words + spirv->bytes / 4);
-    name_slice_entry(&words);
-  }
+  if (caps().denormals && std::strcmp(plan.path, "scalar") == 0) preserve_denormals(&words);
+  if (plan.problem.slices) name_slice_entry(&words);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = words.empty() ? spirv->bytes : words.size() * 4;
-  module_info.pCode = words.empty() ? spirv->words : words.data();
+  module_info.codeSize = words.size() * 4;
+  module_info.pCode = words.data();
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, allocator(), &module),
                 "vkCreateShaderModule");
@@ -474,9 +487,12 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
 
 uint64_t VulkanDevice::code_hash() const {
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const SpirvModule* module : kModules)
-    for (size_t i = 0; i < module->bytes / 4; ++i)
+  for (const SpirvModule* module : kModules) {
+    for (size_t i = 0; module->words && i < module->bytes / 4; ++i)
       hash = (hash ^ module->words[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < module->packed_bytes; ++i)
+      hash = (hash ^ module->packed[i]) * 0x100000001b3u;
+  }
   return hash;
 }
 

@@ -106,8 +106,10 @@ bool Probe::make_pipeline(const MatrixShape& shape, VkPipeline* pipeline) {
                                                                     : module_matrix_places_bf16;
   VkShaderModuleCreateInfo words{};
   words.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  words.codeSize = code.bytes;
-  words.pCode = code.words;
+  const Vec<uint32_t> unpacked = words_of(code);
+  if (unpacked.empty()) return false;
+  words.codeSize = unpacked.size() * 4;
+  words.pCode = unpacked.data();
   VkShaderModule module = VK_NULL_HANDLE;
   if (!made(vk_.vkCreateShaderModule(desc_.device, &words, desc_.allocator, &module), &module))
     return false;

@@ -13,6 +13,7 @@
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
 #include "vulkan/modules.h"
+#include "vulkan/unpack.h"
 #endif
 
 using namespace plan_fixture;
@@ -214,6 +215,34 @@ TEST_CASE("the modules of SPIR-V are those that the rows of Vulkan name") {
     if (std::strncmp(module->name, "matrix_places_", 14) != 0) built.insert(module->name);
   CHECK(built.size() + 2 == kModuleCount);
   CHECK(named == built);
+}
+
+TEST_CASE("packed modules of SPIR-V are the compiler's words, and damaged ones end in a refusal") {
+  for (const SpirvModule* module : kModules) {
+    const Vec<uint32_t> words = words_of(*module);
+    std::ifstream file(std::string(TANDEM_BINARY_DIR "/shaders/") + module->name + ".spv",
+                       std::ios::binary);
+    const std::string compiled((std::istreambuf_iterator<char>(file)), {});
+    REQUIRE(words.size() * 4 == module->bytes);
+    CHECK_MESSAGE(compiled.size() == module->bytes, module->name);
+    CHECK_MESSAGE(std::memcmp(compiled.data(), words.data(), module->bytes) == 0, module->name);
+  }
+  // Bits changed, ends cut off: whatever it says, unpack() stays inside its arrays.
+  const SpirvModule& small = module_matrix_places_f16;
+  Vec<uint8_t> out(small.bytes);
+  CHECK(unpack(small.packed, small.packed_bytes, out.data(), out.size()));
+  CHECK(!unpack(small.packed, small.packed_bytes, out.data(), out.size() - 1));
+  CHECK(!unpack(small.packed, 0, out.data(), out.size()));
+  uint32_t random = 1;
+  for (size_t cut = 0; cut < small.packed_bytes; ++cut) {
+    const Vec<uint8_t> part(small.packed, small.packed + cut);
+    const bool whole = unpack(part.data(), cut, out.data(), out.size());
+    if (whole) CHECK(cut > small.packed_bytes - 64);  // only what stands behind the block is lost
+    Vec<uint8_t> changed(small.packed, small.packed + small.packed_bytes);
+    random = random * 1664525u + 1013904223u;
+    changed[cut] = uint8_t(changed[cut] ^ (1u << (random >> 29)));
+    unpack(changed.data(), changed.size(), out.data(), out.size());
+  }
 }
 #endif
 

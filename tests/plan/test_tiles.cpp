@@ -135,9 +135,13 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   const String name = module_name(plan, l);
   static std::map<const SpirvModule*, spirv::Module> read;
   for (const SpirvModule* module : kModules)
-    if (name == module->name)
-      return read.try_emplace(module, module->words, module->bytes / 4)
+    if (name == module->name) {
+      if (const auto found = read.find(module); found != read.end())
+        return found->second.shared_bytes(constants);
+      const Vec<uint32_t> words = words_of(*module);
+      return read.try_emplace(module, words.data(), words.size())
           .first->second.shared_bytes(constants);
+    }
   FAIL("no module " << name.c_str());
   return 0;
 }

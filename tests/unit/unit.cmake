@@ -13,7 +13,8 @@ target_compile_definitions(tandem_tests PRIVATE TANDEM_WITH_VULKAN=$<BOOL:${TAND
   TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 if(TANDEM_WITH_VULKAN)
   target_sources(tandem_tests PRIVATE unit/test_api_vulkan.cpp)
-  target_include_directories(tandem_tests PRIVATE ${PROJECT_BINARY_DIR})  # shaders/*.spv.h
+  target_include_directories(tandem_tests PRIVATE ${PROJECT_BINARY_DIR})  # shaders/modules.inc
+  target_compile_definitions(tandem_tests PRIVATE TANDEM_BINARY_DIR="$<TARGET_PROPERTY:tandem,BINARY_DIR>")
 endif()
 set_source_files_properties(unit/header_c99.c PROPERTIES
   COMPILE_OPTIONS "$<$<C_COMPILER_ID:GNU,Clang>:-std=c99;-pedantic-errors;-Werror>")
