@@ -8,7 +8,7 @@ include(CMakePackageConfigHelpers)
 #   runtime  the shared library
 #   cuda     its CUDA backend, where that is a library of its own
 #   dev      headers, a static library, what links the shared one, files for CMake and pkg-config
-#   doc      licences; a package has them with each of the others
+#   doc      licences, also those of others, and the bill of materials
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 set(places
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
@@ -28,7 +28,11 @@ if(TARGET tandem_cuda) # opened by the library beside it, so it goes where that 
   install(EXPORT tandemCudaTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT cuda)
 endif()
 install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
-install(FILES LICENSE-MIT LICENSE-APACHE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
+tandem_third_party_licences(licences)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/LICENSE-THIRD-PARTY @ONLY CONTENT "${licences}")
+tandem_bill(${PROJECT_BINARY_DIR}/tandem.spdx.json)
+install(FILES LICENSE-MIT LICENSE-APACHE ${PROJECT_BINARY_DIR}/LICENSE-THIRD-PARTY ${PROJECT_BINARY_DIR}/tandem.spdx.json
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 
 # An application in C links a static library of C++ objects with the C compiler, so the file names the C++ runtime.
 set(TANDEM_CXX_LIBS ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
