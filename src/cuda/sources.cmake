@@ -19,7 +19,7 @@ endif()
 # tandem_cuda_library(target): a library that find.cpp can open. What it has of the library are its objects once more,
 # without host memory, which the library lends, and what calls the C API.
 function(tandem_cuda_library target)
-  set(core "$<FILTER:$<TARGET_OBJECTS:tandem>,INCLUDE,/src/(base|kernels|plan|problem)/>")
+  set(core "$<FILTER:$<TARGET_OBJECTS:tandem>,INCLUDE,/src/((base|kernels|plan|problem)/|api/explain[.])>")
   add_library(${target} SHARED "$<FILTER:${core},EXCLUDE,/(host_memory|shared_library|problem_line)[.]>"
     ${PROJECT_SOURCE_DIR}/src/cuda/apart/plugin.cpp)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -29,4 +29,7 @@ function(tandem_cuda_library target)
     target_link_options(${target} INTERFACE LINKER:-u,tandem_cuda_plugin)
   endif()
   tandem_options(${target})
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT TANDEM_SANITIZE) # what it lacks shows here, and not when it is opened
+    target_link_options(${target} PRIVATE LINKER:-z,defs)
+  endif()
 endfunction()
