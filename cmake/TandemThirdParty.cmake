@@ -77,18 +77,20 @@ function(tandem_bill file)
   set(packages "")
   set(relations "")
   foreach(name IN LISTS names)
-    list(APPEND packages "    {\"SPDXID\": \"SPDXRef-${name}\", \"name\": \"${name}\", \"versionInfo\": \"${PROJECT_VERSION}\",
+    string(REPLACE "_" "-" id ${name})
+    list(APPEND packages "    {\"SPDXID\": \"SPDXRef-${id}\", \"name\": \"${name}\", \"versionInfo\": \"${PROJECT_VERSION}\",
      \"supplier\": \"NOASSERTION\", \"downloadLocation\": \"NOASSERTION\", \"filesAnalyzed\": false,
      \"licenseConcluded\": \"MIT OR Apache-2.0\", \"licenseDeclared\": \"MIT OR Apache-2.0\", \"copyrightText\": \"NOASSERTION\"}")
-    list(APPEND relations "    {\"spdxElementId\": \"SPDXRef-DOCUMENT\", \"relationshipType\": \"DESCRIBES\", \"relatedSpdxElement\": \"SPDXRef-${name}\"}")
+    list(APPEND relations "    {\"spdxElementId\": \"SPDXRef-DOCUMENT\", \"relationshipType\": \"DESCRIBES\", \"relatedSpdxElement\": \"SPDXRef-${id}\"}")
   endforeach()
   foreach(name IN LISTS TANDEM_THIRD_PARTIES)
     set(party TANDEM_PARTY_${name}_)
+    string(REPLACE "_" "-" id ${${party}IN})
     list(APPEND packages "    {\"SPDXID\": \"SPDXRef-${name}\", \"name\": \"${name}\", \"versionInfo\": \"${${party}VERSION}\",
      \"supplier\": \"Organization: ${${party}FROM}\", \"downloadLocation\": \"NOASSERTION\", \"filesAnalyzed\": false,
      \"licenseConcluded\": \"${${party}LICENCE}\", \"licenseDeclared\": \"${${party}LICENCE}\", \"copyrightText\": \"NOASSERTION\",
      \"externalRefs\": [{\"referenceCategory\": \"PACKAGE-MANAGER\", \"referenceType\": \"purl\", \"referenceLocator\": \"${${party}PURL}\"}]}")
-    list(APPEND relations "    {\"spdxElementId\": \"SPDXRef-${${party}IN}\", \"relationshipType\": \"STATIC_LINK\", \"relatedSpdxElement\": \"SPDXRef-${name}\"}")
+    list(APPEND relations "    {\"spdxElementId\": \"SPDXRef-${id}\", \"relationshipType\": \"STATIC_LINK\", \"relatedSpdxElement\": \"SPDXRef-${name}\"}")
   endforeach()
   list(JOIN packages ",\n" packages)
   list(JOIN relations ",\n" relations)
