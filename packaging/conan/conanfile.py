@@ -4,6 +4,7 @@
 import os
 
 from conan import ConanFile
+from conan.tools.build import stdcpp_library
 from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 from conan.tools.files import copy, get, rmdir
 
@@ -80,5 +81,8 @@ class Tandem(ConanFile):
             self.cpp_info.defines = ["TANDEM_SHARED"]
         if self.settings.os in ("Linux", "FreeBSD") and not self.options.shared:
             self.cpp_info.system_libs = ["pthread", "dl", "m"]
+            runtime = stdcpp_library(self)  # for programs that a C compiler links
+            if runtime:
+                self.cpp_info.system_libs.append(runtime)
             if self.options.cuda:
                 self.cpp_info.system_libs += ["cudart_static", "rt"]
