@@ -358,9 +358,10 @@ Status VulkanDevice::pipelines(const Plan& plan, Vec<Wanted>* wanted) {
   for (const Wanted& w : *wanted)
     if (w.words)
       log_(TANDEM_LOG_DEBUG,
-           text("pipeline %s%s%s %s: %llu us, %zu of %zu words", stem_name(w.launch->stem),
+           text("pipeline %s%s%s %s: %llu us, %llu of %llu words", stem_name(w.launch->stem),
                 tile(w) ? " " : "", tile(w) ? tile(w) : "", w.wide ? "wide" : "any",
-                (unsigned long long)w.us, w.words, w.words_before));
+                (unsigned long long)w.us, (unsigned long long)w.words,
+                (unsigned long long)w.words_before));
   return status;
 }
 
