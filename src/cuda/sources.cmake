@@ -26,7 +26,7 @@ function(tandem_cuda_library target)
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
   tandem_shared_library(${target} cmake/plugin.map)
   if(UNIX AND NOT APPLE) # a program that links it refers to nothing of it, and its linker would leave it out
-    target_link_options(${target} INTERFACE LINKER:-u,tandem_cuda_plugin)
+    target_link_options(${target} INTERFACE LINKER:--no-as-needed)
   endif()
   tandem_options(${target})
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT TANDEM_SANITIZE) # what it lacks shows here, and not when it is opened
