@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The side of libtandem: opens libtandem_cuda, beside its own file or as the system finds it.
 #include <atomic>
-#include <new>
 
 #include "base/shared_library.h"
 #include "plugin.h"
@@ -11,14 +10,7 @@ namespace {
 
 constexpr char kFile[] = TANDEM_CUDA_FILE;  // such as libtandem_cuda.so.0
 
-void* lend(size_t size, size_t alignment) noexcept {
-  try {
-    return host_allocate(size, alignment);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-constexpr CudaHost kHost = {lend, host_release};
+constexpr CudaHost kHost = {host_allocate, host_release};
 
 Status check_head(const CudaPluginHead& head, const String& path) {
   const CudaPluginHead& own = kCudaPluginHead;

@@ -16,7 +16,9 @@ namespace tandem {
 
 // What libtandem lends: its host memory, so that the callbacks of its HostScope serve both.
 struct CudaHost {
-  void* (*allocate)(size_t size, size_t alignment) noexcept;  // nullptr: no memory
+  // Throws std::bad_alloc, which libtandem catches: the two may have C++ libraries of their own
+  // inside, and would not know each other's exceptions.
+  void* (*allocate)(size_t size, size_t alignment);
   void (*release)(void* memory) noexcept;
 };
 

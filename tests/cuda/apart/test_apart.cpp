@@ -9,8 +9,10 @@
 namespace {
 
 int live = 0, allocated = 0;  // blocks of the application's own memory
+int fails_at = 0;             // 0: none, 1: the next one
 
 void* allocate(void*, size_t size, size_t) {
+  if (fails_at > 0 && --fails_at == 0) return nullptr;
   ++live, ++allocated;
   return std::malloc(size);
 }
@@ -52,8 +54,14 @@ int main() {
   tandem_plan* plan = nullptr;
   if (tandem_problem_parse("fwd f32 b1 hq1 hk1 sq1 sk2 d2 dv2", &problem) != TANDEM_OK)
     return failed("problem");
-  const int before = allocated;
-  if (tandem_plan_create(device, &problem, &plan) != TANDEM_OK) return failed("plan");
+  const int before = allocated, held = live;
+  for (int n = 1;; ++n) {  // with its first allocation failing, then its second
+    fails_at = n;
+    const tandem_status made = tandem_plan_create(device, &problem, &plan);
+    if (fails_at > 0 && made == TANDEM_OK) break;
+    if (made != TANDEM_ERROR_OUT_OF_MEMORY || live != held) return failed("no memory");
+  }
+  fails_at = 0;
   if (allocated == before) return failed("a plan used no memory");
   tandem_args args = TANDEM_ARGS_INIT;
   args.q = tandem_cuda_buffer(q), args.k = tandem_cuda_buffer(k);
