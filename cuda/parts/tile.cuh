@@ -316,13 +316,15 @@ struct Place {
 
 // The place of this workgroup. False if it has none: the folded grid may have more workgroups than
 // there is work. first: the number of the launch's first workgroup, where it is a slice.
-TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place, uint first = 0) {
-  const uint index = first + blockIdx.y * gridDim.x + blockIdx.x;
+TANDEM_DEVICE bool place_of(uint index, uint tiles, uint total, int heads, Place* place) {
   if (index >= total) return false;
   place->tile = int(tiles - 1 - index % tiles);
   place->head = int(index / tiles % uint(heads));
   place->batch = int(index / tiles / uint(heads));
   return true;
+}
+TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place, uint first = 0) {
+  return place_of(first + blockIdx.y * gridDim.x + blockIdx.x, tiles, total, heads, place);
 }
 
 // The first feature that this workgroup sums, of a head of which BLOCKS accumulator blocks of a

@@ -6,6 +6,7 @@
 #include "../parts/max_logit.cuh"
 #include "../parts/softmax.cuh"
 #include "inputs.cuh"
+#include "key_warps.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -267,6 +268,39 @@ TANDEM_DEVICE void finish_rows(float (&divisor)[MT][2], [[maybe_unused]] float (
     }
 }
 
+// Stores o and lse of the lane's rows, from `row` on. o: of the features from `feature` on. half:
+// the warp's, of those that have the same rows.
+template <typename T, int ROW, typename Inputs, typename Params, typename Softmax, typename Rows,
+          int MT, int N>
+TANDEM_DEVICE void store_o(const Params& params, const Inputs& in, const Exponent& e,
+                           Softmax& softmax, const Rows& rows, const Place& at, int part, int row,
+                           const float (&o)[MT][N][4], int half, int feature) {
+  using S = MmaShape<ROW>;
+  const FwdBlock& u = params.block;
+  const FwdPush& push = params.push;
+  const Lane me;
+  // f32 results are divided by it. 16-bit results, which are rounded once more, are multiplied by
+  // it.
+  float divisor[MT][2];
+  [[maybe_unused]] float factor[MT][2];  // of weights beside a sink
+  finish_rows<T, Inputs>(divisor, factor, params, e, softmax, rows, me, part, at.head, row, half);
+  const auto of_row = [&](float x, int r, int h) {
+    if constexpr (Inputs::SOME) x *= factor[r][h];
+    return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
+  };
+  if (u.splits > 1) {
+    const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
+    if constexpr (kIsF32<T>)
+      store_columns(out, row, o, of_row);
+    else
+      store_numbers(out, row, feature + 2 * me.t, o, of_row);
+  } else {
+    const int row0 = at.tile * S::BR;
+    const View<T> out = in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
+    store_averages<S::WIDTH>(out, row0, SharedArrays<S>().q, row - me.g - row0, o, of_row, feature);
+  }
+}
+
 template <typename T, int ROW, typename Params>
 TANDEM_DEVICE void form_o(const Params& params) {
   using S = MmaShape<ROW>;
@@ -275,9 +309,15 @@ TANDEM_DEVICE void form_o(const Params& params) {
   // origins of the rows.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
   static_assert(HALVES == 1 || S::STAGES == 1, "barriers as they are");
+  // Key warps (key_warps.cuh) copy their own tiles, and need no barrier in the loop.
+  constexpr int KEY_WARPS = S::KEY_WARPS, COPIERS = KEY_WARPS > 1 ? 32 : S::THREADS;
+  static_assert(KEY_WARPS == 1 || (S::STAGES > 1 && HALVES == 1), "as it is written");
   using Inputs = InputsOf<T, ROW, Params>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
+  // Tiles of few rows are launched with programmatic dependent launch.
+  constexpr bool FEW = BR <= kFewRows;
+  if constexpr (FEW) grid_dependency_wait();
   Place at;
   if (!find_queries<ROW>(params, &at)) return;
   const int part = at.batch;  // over batch and splits
@@ -299,9 +339,11 @@ TANDEM_DEVICE void form_o(const Params& params) {
   };
 
   const Lane me;
-  const int half = HALVES > 1 ? me.warp % HALVES : 0;
+  const int half = HALVES > 1 ? me.warp % HALVES : 0, key_warp = KEY_WARPS > 1 ? me.warp : 0;
   const SharedArrays<S> tiles;
-  const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first row
+  const int own = KEY_WARPS > 1 ? 0 : 16 * MT * (me.warp / HALVES);
+  const int row = row0 + own + me.g;  // the lane's first row
+  const int copier = int(threadIdx.x) % COPIERS, first_stage = key_warp * S::STAGES;
   const int key = half * (BC / HALVES), feature = half * (S::FEATURES / HALVES);
   const SharedLeft<W, MT> q_at(tiles.q, own);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
@@ -318,35 +360,41 @@ TANDEM_DEVICE void form_o(const Params& params) {
   }();
 
   const auto load_keys = [&](int to, int first) {
-    load_rows<W, BC, S::THREADS>(tiles.k + to * S::KV_TILE, k, first);
-    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(tiles.v + to * S::KV_TILE, v, first);
+    load_rows<W, BC, COPIERS>(tiles.k + (first_stage + to) * S::KV_TILE, k, first, copier);
+    if (S::STAGES > 1)
+      load_rows<W, BC, COPIERS>(tiles.v + (first_stage + to) * S::KV_TILE, v, first, copier);
   };
   load_rows<W, BR, S::THREADS>(tiles.q, q, row0);
   commit();
-  int t = next(span.begin);
+  int t = next(span.begin) + key_warp;
   constexpr int AHEAD = S::STAGES > 1 ? S::STAGES - 1 : 1;  // tiles that are fetched ahead
-  static_assert(AHEAD == 1 || !Inputs::SOME, "the tile after next() is not known");
+  static_assert((AHEAD == 1 && KEY_WARPS == 1) || !Inputs::SOME,
+                "the tile after next() is not known");
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    if (t + n < span.end) load_keys(n, (t + n) * BC);
+    if (t + n * KEY_WARPS < span.end) load_keys(n, (t + n * KEY_WARPS) * BC);
     commit();
   }
-  if constexpr (S::HELD) {
+  if constexpr (S::HELD || KEY_WARPS > 1) {
     wait<AHEAD>();
     __syncthreads();
-    q_held.load(q_at);
   }
+  if constexpr (S::HELD) q_held.load(q_at);
   int stage = 0;
 #pragma unroll 1
-  for (int after; t < span.end; t = Inputs::SOME ? after : t + 1) {
+  for (int after; t < span.end; t = Inputs::SOME ? after : t + KEY_WARPS) {
     const int col0 = t * BC;
     if constexpr (Inputs::SOME) after = next(t + 1);
     wait<AHEAD - 1>();
-    __syncthreads();
+    if constexpr (KEY_WARPS > 1)
+      sync_warp();
+    else
+      __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if ((Inputs::SOME ? after : t + AHEAD) < span.end)
+      constexpr int FURTHER = AHEAD * KEY_WARPS;
+      if ((Inputs::SOME ? after : t + FURTHER) < span.end)
         load_keys(S::STAGES == 2 ? 1 - stage : (stage + AHEAD) % S::STAGES,
-                  Inputs::SOME ? after * BC : col0 + AHEAD * BC);
+                  Inputs::SOME ? after * BC : col0 + FURTHER * BC);
     } else {
       load_rows<W, BC, S::THREADS>(tiles.v, v, col0);
     }
@@ -359,9 +407,9 @@ TANDEM_DEVICE void form_o(const Params& params) {
     // (D 128: 3 % slower on an H100).
     const RowsReach<T, W> k_at(tiles.k, false);
     if constexpr (S::HELD)
-      product_nt<W, T>(s, q_held, k_at, stage * BC + key);
+      product_nt<W, T>(s, q_held, k_at, (first_stage + stage) * BC + key);
     else
-      product_nt<W, T>(s, SharedLeft<W, MT>(tiles.q, own), k_at, stage * BC + key);
+      product_nt<W, T>(s, SharedLeft<W, MT>(tiles.q, own), k_at, (first_stage + stage) * BC + key);
     e.apply(s);
     bool edge = t < span.full_begin || t >= span.full_end;
     if constexpr (Inputs::SOME) {
@@ -391,29 +439,19 @@ TANDEM_DEVICE void form_o(const Params& params) {
     if constexpr (HALVES > 1)
       product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(tiles.p, own), v_at, stage * BC, feature);
     else
-      product_nn<W, T>(o, p, v_at, stage * BC);
+      product_nn<W, T>(o, p, v_at, (first_stage + stage) * BC);
     if constexpr (S::STAGES > 1) stage = S::STAGES == 2 ? 1 - stage : (stage + 1) % S::STAGES;
   }
+  if constexpr (FEW) launch_dependent_grids();
   wait<0>();
   __syncthreads();  // for Q, where no tile was visited
-  // f32 results are divided by it. 16-bit results, which are rounded once more, are multiplied by
-  // it.
-  float divisor[MT][2];
-  [[maybe_unused]] float factor[MT][2];  // of weights beside a sink
-  finish_rows<T, Inputs>(divisor, factor, params, e, softmax, rows, me, part, at.head, row, half);
-  const auto of_row = [&](float x, int r, int h) {
-    if constexpr (Inputs::SOME) x *= factor[r][h];
-    return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
-  };
-  if (u.splits > 1) {
-    const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
-    if constexpr (kIsF32<T>)
-      store_columns(out, row, o, of_row);
-    else
-      store_numbers(out, row, feature + 2 * me.t, o, of_row);
+  if constexpr (KEY_WARPS > 1) {
+    float own_o[MT][S::FEATURES / KEY_WARPS / 8][4];
+    add_key_warps<KEY_WARPS, S::FEATURES>(own_o, softmax, o, e.c, tiles.q, tiles.k);
+    store_o<T, ROW, Inputs>(params, in, e, softmax, WholeRows(), at, part, row, own_o, key_warp,
+                            key_warp * (S::FEATURES / KEY_WARPS));
   } else {
-    const View<T> out = in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
-    store_averages<W>(out, row0, tiles.q, own, o, of_row, feature);
+    store_o<T, ROW, Inputs>(params, in, e, softmax, rows, at, part, row, o, half, feature);
   }
 }
 

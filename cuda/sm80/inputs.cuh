@@ -41,6 +41,29 @@ struct NoInputs {
   }
 };
 
+// Lengths of keys alone, which any kernel of NoInputs takes. Entries have all query rows.
+template <typename T, typename Params>
+struct KeyLengths : NoInputs<T, Params> {
+  using All = NoInputs<T, Params>;
+  int64_t first;  // where the entry starts in packed tensors
+  int count;
+  TANDEM_DEVICE KeyLengths(const Params& params, int batch) : All(params, batch) {
+    const Features& f = params.features;
+    count = entry_length(Lengths(f.LENGTHS_KV), params.push.extra[f.AT_LENGTHS_KV], batch,
+                         params.block.seq_kv, params.extra.total_kv, &first);
+  }
+  TANDEM_DEVICE int seq_kv() const { return count; }
+  TANDEM_DEVICE TandemBand band() const {
+    const auto& u = All::params.block;
+    return TandemBand{u.band_left, u.band_right,
+                      All::params.extra.bottom_right ? count - u.seq_q : u.band_off};
+  }
+  TANDEM_DEVICE View<T> keys(uint64_t address, const Strides& s, int head, int width,
+                             bool wide) const {
+    return make_rows_view<T>(0, address, s, All::batch, head, first, count, width, wide);
+  }
+};
+
 // Elements of the bias of a block of 16 MT rows and 8 N columns, as accumulators hold them: element
 // [r][n][x] has row + 16 r + 8 (x / 2) and col + 8 n + x % 2.
 template <int MT, int N>
@@ -189,8 +212,10 @@ struct SimpleInputs {
 
 // The inputs that the kernels of a row of src/plan/sm80/tiles.inc take.
 template <typename T, int ROW, typename Params>
-using InputsOf = typename std::conditional<MmaShape<ROW>::tile.table == TileTable::ampere_inputs,
-                                           SimpleInputs<T, Params>, NoInputs<T, Params>>::type;
+using InputsOf = typename std::conditional<
+    MmaShape<ROW>::tile.table == TileTable::ampere_inputs, SimpleInputs<T, Params>,
+    typename std::conditional<MmaShape<ROW>::tile.table == TileTable::ampere_lengths,
+                              KeyLengths<T, Params>, NoInputs<T, Params>>::type>::type;
 
 }  // namespace sm80
 }  // namespace cuda

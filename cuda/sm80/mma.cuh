@@ -7,6 +7,7 @@
 #define TANDEM_CUDA_SM80_MMA_CUH
 #include "../parts/tensor.cuh"
 #if !defined(__CUDACC__)
+#include "hopper_engine.h"
 #include "warp_emulator.h"
 #endif
 
@@ -30,6 +31,23 @@ TANDEM_DEVICE int thread_number() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
+}
+
+// ---- programmatic dependent launch --------------------------------------------------------------
+
+// Waits until the grid before this one has ended, and its writes are visible. A kernel reads
+// nothing that another one may have written before it has called this. Neither of the two does
+// anything on devices before 9.0, or where the grids were launched without it.
+TANDEM_DEVICE void grid_dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Allows the next grid to start once every workgroup of this one has called it or has ended.
+TANDEM_DEVICE void launch_dependent_grids() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // ---- products -----------------------------------------------------------------------------------
@@ -165,6 +183,8 @@ TANDEM_DEVICE void sync_two_warps() {
 }
 TANDEM_DEVICE uint swap_words(uint x, int lanes) { return __shfl_xor_sync(kAllLanes, x, lanes); }
 #else
+using simt::hopper::grid_dependency_wait;
+using simt::hopper::launch_dependent_grids;
 using simt::warp::any_of_warp;
 using simt::warp::commit;
 using simt::warp::copy_chunk;

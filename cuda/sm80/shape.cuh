@@ -19,7 +19,7 @@ struct MmaShape {
   static constexpr int WIDTH = tile.width * tile.bytes / 2, FEATURES = tile.width;
   static constexpr int BR = tile.br, BC = tile.bc, WARPS = tile.warps;
   static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages,
-                       HALVES = tile.halves;
+                       HALVES = tile.halves, KEY_WARPS = tile.key_warps;
   static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
   static constexpr bool HELD = tile.held != 0;
   static constexpr int Q_TILE = BR * 2 * WIDTH, KV_TILE = BC * 2 * WIDTH;  // bytes

@@ -104,8 +104,10 @@ String explain(const Plan&, const Launch& launch, const MatrixLaunch& l) {
 String explain(const Plan&, const Launch& launch, const SimtLaunch&) {
   return launch.has(trait::fixed) ? ", of " + fixed_set_name(launch.row()) : "";
 }
-String explain(const Plan&, const Launch& launch, const Sm80Launch&) {
-  return launch.stores_d_bias ? ", and d_bias" : "";
+String explain(const Plan&, const Launch& launch, const Sm80Launch& l) {
+  String s = launch.stores_d_bias ? ", and d_bias" : "";
+  if (l.programmatic) s += ", programmatic dependent launch";
+  return s;
 }
 String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
   String s;

@@ -267,6 +267,10 @@ class CudaProgram final : public Program {
     Launcher<P> start_any, start_wide;
     TANDEM_TRY(start_any.prepare(any, with_, grid, launch.invocations(), shared));
     TANDEM_TRY(start_wide.prepare(wide, with_, grid, launch.invocations(), shared));
+    if (launch.of<Sm80Launch>().programmatic || launch.of<SimtLaunch>().programmatic) {
+      TANDEM_TRY(start_any.make_programmatic(any));
+      TANDEM_TRY(start_wide.make_programmatic(wide));
+    }
     const Plan& plan = plan_;
     const Launch* const at = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](const LaunchOn& to, const Addresses& a) {

@@ -58,4 +58,32 @@ Status prepare_kernel(const void* kernel, int threads, size_t shared, const Laun
   return Status();
 }
 
+cudaError_t launch_programmatic(const void* kernel, dim3 grid, unsigned threads, size_t shared,
+                                void** arguments, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+Status prepare_programmatic(const void* kernel, const void** waits) {
+  cudaFuncAttributes attributes;
+  TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
+  *waits = attributes.ptxVersion >= 90 ? kernel : nullptr;
+  if (!*waits) return Status();
+  // An SM that runs two kernels at a time divides its memory between L1 and shared memory in one
+  // way for both.
+  TANDEM_CUDA_TRY("cudaFuncSetAttribute",
+                  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared));
+  return Status();
+}
+
 }  // namespace tandem

@@ -114,6 +114,13 @@ struct Launching {
   size_t shared_of_sm = 0, reserved_a_block = 0, most_a_block = 0;  // bytes of shared memory
 };
 
+// Launches a kernel with programmatic dependent launch.
+cudaError_t launch_programmatic(const void* kernel, dim3 grid, unsigned threads, size_t shared,
+                                void** arguments, cudaStream_t stream);
+// Prepares a kernel for that. Returns nullptr in *waits where its code is of a device that does not
+// know it.
+Status prepare_programmatic(const void* kernel, const void** waits);
+
 // A kernel with its grid, prepared for launches. P: type of its only parameter.
 template <typename P>
 class Launcher {
@@ -122,6 +129,8 @@ class Launcher {
   // capture, where loading is not allowed.
   Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
   void set_grid(dim3 grid) { grid_ = grid; }
+  // Programmatic dependent launch from now on, if the kernel's code waits for the grid before it.
+  Status make_programmatic(void (*kernel)(P));
   cudaError_t operator()(P* params, const LaunchOn& on) const {
     void* arguments[] = {params};
     dim3 grid = grid_;
@@ -133,6 +142,8 @@ class Launcher {
         return cudaErrorInvalidValue;
       grid = dim3(on.groups);
     }
+    if (programmatic_ && on.groups == 0)
+      return launch_programmatic(programmatic_, grid, threads_, shared_, arguments, on.stream);
     // The runtime numbers errors as the driver does.
     return static_cast<cudaError_t>(launch_(function_, grid.x, grid.y, 1, threads_, 1, 1, shared_,
                                             on.stream, arguments, nullptr));
@@ -143,6 +154,7 @@ class Launcher {
   CUfunction function_ = nullptr;
   dim3 grid_;
   unsigned threads_ = 0, shared_ = 0;
+  const void* programmatic_ = nullptr;  // the kernel
 };
 
 Status prepare_kernel(const void* kernel, int threads, size_t shared, const Launching& with);
@@ -157,6 +169,11 @@ Status Launcher<P>::prepare(void (*kernel)(P), const Launching& with, dim3 grid,
   threads_ = unsigned(threads);
   shared_ = unsigned(shared);
   return Status();
+}
+
+template <typename P>
+Status Launcher<P>::make_programmatic(void (*kernel)(P)) {
+  return prepare_programmatic(reinterpret_cast<const void*>(kernel), &programmatic_);
 }
 
 // The kernel of a launch was not built.

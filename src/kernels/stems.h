@@ -27,6 +27,7 @@ enum class TileTable : uint8_t {
   ampere_plain,
   ampere_full,
   ampere_whole_heads,
+  ampere_lengths,
   ampere_inputs,
   hopper_fwd,
   hopper_bwd,

@@ -51,11 +51,15 @@ struct SimtLaunch {
   // bwd_dot: workgroups of a head, and in all, of bwd_dot_fast, which runs where o and d_o lie at
   // multiples of 16 bytes. 0: it never runs.
   uint32_t fast_tiles = 0, fast_total = 0;
-  bool tf32 = false;  // bwd_dot: d_o is rounded to TF32, as by the kernels behind it
+  bool tf32 = false;          // bwd_dot: d_o is rounded to TF32, as by the kernels behind it
+  bool programmatic = false;  // fwd_combine: as Sm80Launch::programmatic
 };
 
 struct Sm80Launch {
   int row = 0;  // of kAmpereTiles; bwd_dq_cast: that of bwd_dkv_dq
+  // Launched with programmatic dependent launch: it may start before the launch before it has
+  // ended, and waits for that before it reads anything.
+  bool programmatic = false;
   const AmpereTile& tile() const { return kAmpereTiles[row]; }
 };
 

@@ -116,6 +116,13 @@ TEST_CASE("rows: sm80, whole heads") {
   sm80.check("bwd bf16 b5 hq1 hk1 sq24 sk49 d32 dv40 bias:bf16:1x1x24 d_bias:f32 grads=qkvb");
 }
 
+TEST_CASE("rows: sm80, few rows with lengths of keys, and key warps") {
+  const RowCase sm80{"sm80"};
+  sm80.check("fwd f16 b3 hq4 hk2 sq1 sk300 d64 dv64 kv_padded");
+  sm80.check("fwd bf16 b3 hq4 hk2 sq2 sk170 d128 dv96 kv_padded causal_bottom_right");
+  sm80.check("fwd bf16 b1 hq4 hk1 sq2 sk1100 d128 dv128 max_logit=1");
+}
+
 TEST_CASE("rows: simt, elastic softmax without wide loads") {
   RowCase{"simt"}.check("bwd f32 b1 hq1 hk1 sq40 sk50 d30 dv34 elastic dist=9 grads=qkvdt");
 }

@@ -40,6 +40,7 @@ bool is_of(const KernelRow& row, const Launch& l) {
     case TileTable::ampere_plain:
     case TileTable::ampere_full:
     case TileTable::ampere_whole_heads:
+    case TileTable::ampere_lengths:
     case TileTable::ampere_inputs:
       return among(kAmpereTiles);
     case TileTable::hopper_fwd:
@@ -251,7 +252,7 @@ TEST_CASE("rules of speed of cuda.sm90 are switched off by name") {
     const char *rule, *line, *with, *without;  // tiles with the rule, and without it
   } rows[] = {
       {"whole_heads", "fwd f16 b4096 hq3 sq49 d32", "a_fwdw32", "h64a"},
-      {"few_heads", "fwd bf16 hq8 sq4 sk8192 d128", "a_fwd128d", "h128a"},
+      {"few_heads", "fwd bf16 hq8 sq32 sk8192 d128", "a_fwd128", "h128a"},
       {"packed_rows", "fwd bf16 b2048 hq16 sq1 sk48 d64", "a_fwd64d", "h64a"},
       {"keys", "fwd bf16 hq8 sq9000 d64", "h64", "h64a"},
       {"rows_192", "fwd bf16 hq64 sq1024 d80", "h96", "h96a"},
@@ -280,6 +281,7 @@ static std::string decisions(const Plan& plan) {
             std::to_string(l.splits) + " of " + std::to_string(l.total);
     if (const MatrixLaunch* own = l.as<MatrixLaunch>())
       text += own->plain_loop.runs ? " plain" : "";
+    if (l.of<Sm80Launch>().programmatic) text += " programmatic";
   }
   return text;
 }
@@ -294,7 +296,10 @@ TEST_CASE("rules of speed of cuda.sm80 and of matrices are switched off by name"
        "bwd f16 b4 hq2 sq150 d64 bias:f16:1x2x150 d_bias:f16 grads=qkvb"},
       {"cuda.sm80.rule.all_keys", "h100_cuda", "bwd f32 b8 hq4 sq96 d32 bias:f32:8x4x96"},
       {"cuda.sm80.rule.deep_stages", "h100_cuda", "fwd f16 b16 hq20 hk20 sq1 sk1500 d64"},
-      {"cuda.sm80.rule.few_splits", "h100_cuda", "fwd bf16 hq64 hk8 sq1 sk32768 d128"},
+      {"cuda.sm80.rule.few_splits", "h100_cuda", "fwd bf16 hq64 hk8 sq1 sk32768 d64"},
+      {"cuda.sm80.rule.key_warps", "h100_cuda", "fwd bf16 hq64 hk8 sq1 sk32768 d128"},
+      {"cuda.sm80.rule.few_lengths", "h100_cuda", "fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 kv_padded"},
+      {"cuda.sm80.rule.programmatic", "h100_cuda", "fwd bf16 hq64 hk8 sq1 sk32768 d128"},
       {"cuda.sm80.rule.joins_dq", "h100_cuda", "bwd f16 b1 hq2 sq64 d64 softcap=20"},
       {"cuda.sm80.rule.whole_few_rows", "h100_cuda", "fwd f16 b2048 hq16 sq8 sk48 d64"},
       {"cuda.sm80.rule.whole_few_heads", "h100_cuda", "fwd f16 b8 hq4 sq100 d32"},

@@ -147,24 +147,36 @@ TEST_CASE(
   CHECK(forward(h100, "fwd bf16 b16 hq8 sq64 d256") == "a_fwd256s");
   for (const Caps& caps : {h100, a100, small}) {
     CHECK(forward(caps, "fwd bf16 b99 hq8 sq16 sk500 d200") == "a_fwd256d");
-    CHECK(forward(caps, "fwd bf16 b1 hq8 sq16 sk500 d128") == "a_fwd128d");
+    CHECK(forward(caps, "fwd bf16 b1 hq8 sq16 sk500 d128") ==
+          (caps.shared_bytes < 100 << 10 ? "a_fwd128d" : "a_fwd128m"));
+    CHECK(forward(caps, "fwd bf16 b1 hq8 sq16 sk200 d128") == "a_fwd128d");
     CHECK(forward(caps, "fwd bf16 b1 hq8 sq17 sk500 d128") == "a_fwd128");
     CHECK(forward(caps, "fwd bf16 b1 hq32 hk4 sq1 sk500 d64") == "a_fwd64d");
     CHECK(forward(caps, "fwd bf16 b1 hq8 sq70 d64") == "a_fwd64");
     // The same with optional inputs.
-    CHECK(forward(caps, "fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 kv_padded") == "a_fwdx128d");
+    CHECK(forward(caps, "fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 kv_padded") == "a_fwdl128d");
+    CHECK(forward(caps, "fwd bf16 b32 hq8 hk1 sq1 sk8192 d64 kv_padded") == "a_fwdl64d");
+    CHECK(forward(caps, "fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 q_padded") == "a_fwdx128d");
     CHECK(forward(caps, "fwd bf16 b2 hq8 hk2 sq4 sk900 d40 kv_padded sink") == "a_fwdx64d");
     CHECK(forward(caps, "fwd f16 b8 hq8 hk4 sq1 sk4096 d256 softcap=50") == "a_fwdx256d");
     CHECK(forward(caps, "fwd f16 b8 hq8 sq16 sk300 d128 entmax=1.5") == "a_fwdx128d");
     CHECK(forward(caps, "fwd bf16 b2 hq8 hk2 sq17 sk900 d128 kv_padded") == "a_fwdx128");
   }
-  // cuda.sm90 leaves to it what it would split, and sinks of rows.
+  // Key warps, where an SM has room for them and each of them has one workgroup at most.
+  CHECK(forward(h100, "fwd bf16 b1 hq64 hk8 sq1 sk32768 d128") == "a_fwd128k4");
+  CHECK(forward(h100, "fwd bf16 b33 hq32 hk4 sq1 sk4096 d128") == "a_fwd128k4");
+  CHECK(forward(h100, "fwd bf16 b34 hq32 hk4 sq1 sk4096 d128") == "a_fwd128m");
+  CHECK(forward(h100, "fwd bf16 b1 hq64 hk8 sq1 sk1000 d128") == "a_fwd128m");
+  CHECK(forward(a100, "fwd bf16 b1 hq64 hk8 sq1 sk32768 d128") == "a_fwd128m");
+  // cuda.sm90 leaves to it what it would split, few rows, and sinks of rows.
   const Caps both = caps_of("h100_cuda");
   for (int batch : {1, 2, 4, 8, 16, 32, 44, 64}) {
     const std::string decode =
         "fwd bf16 hq8 hk1 sq1 sk8192 d128 kv_padded b" + std::to_string(batch);
-    CHECK(forward(both, decode.c_str()) == "a_fwdx128d");
+    CHECK(forward(both, decode.c_str()) == "a_fwdl128d");
   }
+  CHECK(forward(both, "fwd bf16 b8 hq32 hk8 sq1 sk8192 d128") == "a_fwd128k4");
+  CHECK(forward(both, "fwd bf16 b8 hq64 hk8 sq1 sk8192 d64") == "a_fwd64m");
   CHECK(forward(both, "fwd bf16 b8 hq64 hk8 sq1 sk8192 d64 sink") == "a_fwdx64d");
   for (const char* others : {"fwd bf16 b2 hq8 hk1 sq500 sk8192 d128 kv_padded",
                              "fwd bf16 b8 hq64 hk8 sq2 sk8192 d64 sink"})

@@ -466,7 +466,8 @@ TEST_CASE("sm90: which kernels run for which gradients") {
 TEST_CASE("sm90 leaves few rows of few heads to the paths that split their keys") {
   const auto path = [](const char* line) { return std::string(plan_of(line, "h100_cuda").path); };
   CHECK(path("fwd f16 b1 hq44 sq1 sk100000 d64") == "sm80");
-  CHECK(path("fwd f16 b1 hq45 sq1 sk100000 d64") == "sm90");
+  CHECK(path("fwd f16 b1 hq44 sq17 sk100000 d64") == "sm80");
+  CHECK(path("fwd f16 b1 hq45 sq17 sk100000 d64") == "sm90");
   CHECK(path("fwd f16 b1 hq44 sq33 sk100000 d64") == "sm90");
   CHECK(path("fwd f16 b1 hq44 sq32 sk511 d64") == "sm90");
   CHECK(path("fwd f16 b4 hq44 hk11 sq1 sk512 d64") == "sm80");  // 44 heads of 4 rows
@@ -474,7 +475,12 @@ TEST_CASE("sm90 leaves few rows of few heads to the paths that split their keys"
   CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64") == "sm80");
   CHECK(path("fwd f16 b99 hq32 hk8 sq9 sk8192 d64") == "sm90");
   CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d64") == "sm80");
-  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2049 d64") == "sm90");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d136") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2049 d136") == "sm90");
+  // Few rows of many keys, of heads up to 128.
+  CHECK(path("fwd f16 b99 hq32 hk32 sq16 sk512 d128") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq16 sk511 d128") == "sm90");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq17 sk512 d128") == "sm90");
   CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64 q_padded kv_padded") == "sm80");
   CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64 q_packed=99 kv_packed=8192") == "sm90");
   CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d64 kv_padded") == "sm80");

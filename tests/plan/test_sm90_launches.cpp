@@ -309,7 +309,7 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
 TEST_CASE("sm90: what runs where inputs lie at other addresses") {
   for (const char* line :
        {"fwd f16 b2 hq4 sq500 d128", "bwd bf16 b2 hq4 hk2 sq500 d128",
-        "fwd f16 b4 hq16 sq1 sk100000 d64", "fwd f16 b2 hq4 sq500 d128 tile=128x128"})
+        "fwd f16 b4 hq16 sq17 sk100000 d64", "fwd f16 b2 hq4 sq500 d128 tile=128x128"})
     for (const char* disabled : {"", "cuda.simt"}) {
       CAPTURE(std::string(line));
       Caps caps = caps_of("h100_cuda");

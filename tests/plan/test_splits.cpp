@@ -58,19 +58,25 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
       // What the row sees counts: a window, and the causal mask's top left corner.
       CHECK(splits_of(fwd + "b1 hq2 sq1 sk100000 causal_bottom_right left=200", caps) == 1);
       CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_top_left", caps) == 1);
-      CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_bottom_right", caps) > 100);
+      CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_bottom_right", caps) >= 66);
     }
-  // Six workgroups of a_fwd128d fit a core of 227 KiB, two one of 99 KiB. Of 99 parts 48 are left,
-  // and the same of 792 for one head, which has two for each core. With lengths as many of
-  // a_fwdx128d fit; of a_fwdx64d, and with four warps, as many as there are registers for.
+  // One workgroup of a_fwd128k4 fits a core of 227 KiB, two of a_fwd128d one of 99 KiB, four of
+  // a_fwd64m one of 227. Of 66 parts 48 are left, and all of 528 for one head, which has two for
+  // each core. Half as many workgroups with key warps as there are cores have no parts. With
+  // lengths six workgroups of a_fwdl128d and a_fwdl64d fit; with four warps, as many as there are registers
+  // for.
   Caps small = cuda;
   small.shared_bytes = 99 << 10;
-  CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", cuda) == 48);
-  CHECK(splits_of("fwd bf16 b1 hq4 hk1 sq1 sk1048576 d128", cuda) == 264);
+  CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", cuda) == 16);
+  CHECK(splits_of("fwd bf16 b1 hq4 hk1 sq1 sk1048576 d128", cuda) == 132);
+  CHECK(splits_of("fwd bf16 b1 hq64 hk8 sq1 sk131072 d128", cuda) == 16);
+  CHECK(splits_of("fwd bf16 b1 hq64 hk8 sq1 sk131072 d64", cuda) == 48);
+  CHECK(splits_of("fwd bf16 b1 hq4 hk1 sq1 sk1048576 d64", cuda) == 264);
+  CHECK(splits_of("fwd bf16 b8 hq32 hk8 sq1 sk8192 d128", cuda) == 1);
   CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", small) == 33);
-  CHECK(splits_of("fwd bf16 b32 hq8 hk1 sq1 sk8192 d128", cuda) == 24);
+  CHECK(splits_of("fwd bf16 b32 hq8 hk1 sq1 sk8192 d128", cuda) == 4);
   CHECK(splits_of("fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 kv_padded", cuda) == 24);
-  CHECK(splits_of("fwd bf16 b32 hq8 hk1 sq1 sk131072 d64 kv_padded", cuda) == 33);
+  CHECK(splits_of("fwd bf16 b32 hq8 hk1 sq1 sk131072 d64 kv_padded", cuda) == 24);
   CHECK(splits_of("fwd bf16 b8 hq4 hk1 sq17 sk8192 d128 kv_padded", cuda) == 8);
   // The number of cores is the device's own; one that does not tell counts as 32.
   Caps half = cuda, silent = cuda, thirty_two = cuda;

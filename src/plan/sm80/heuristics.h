@@ -55,6 +55,14 @@ inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at
   return uint32_t(best);
 }
 
+// Whether the kernel of few rows with lengths of keys takes a problem.
+constexpr int64_t kFewRowsFeatures = 128;
+inline bool sm80_takes_few_lengths(const Problem& p, const Caps& caps) {
+  return p.lengths_q == Lengths::full && p.seq_q <= kFewRows && !p.batch_invariant &&
+         std::max(p.head_dim, p.head_dim_v) <= kFewRowsFeatures &&
+         in_force(caps, sm80_rule::few_lengths);
+}
+
 // Whether a later tile of a kernel is better than the best one so far, for the same head sizes: it
 // is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. A tile
 // for wider heads multiplies zeros, and has a wider dQ accumulator.
@@ -68,10 +76,17 @@ inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile&
   if (t.table == TileTable::ampere_inputs && t.stem == Stem::bwd_dkv_dq)
     return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
            p.seq_kv <= t.bc;
-  // More tiles of keys in flight.
+  // More tiles of keys in flight, if an SM has room for two workgroups, as for those of the other.
   if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
-      t.table == best.table && t.stages > best.stages)
-    return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc;
+      t.table == best.table && t.stages > best.stages && t.key_warps == best.key_warps)
+    return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc &&
+           caps.shared_bytes >= 2 * (uint32_t(ampere_shared_bytes(t)) + 1024);
+  // More warps for the same rows, so that fewer parts of a row are to be combined. An SM has room
+  // for one such workgroup, so there are no more of them than SMs.
+  if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
+      t.table == best.table && t.key_warps > best.key_warps)
+    return in_force(caps, sm80_rule::key_warps) && p.heads_q * p.batch <= cores &&
+           p.seq_kv >= kManySteps * t.bc * t.key_warps;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
   const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
@@ -100,6 +115,13 @@ inline uint32_t sm80_splits_of_keys(const Caps& caps, int64_t splits, int64_t gr
   if (!in_force(caps, sm80_rule::few_splits)) return uint32_t(splits);
   const int64_t two_each = (2 * cores + groups - 1) / groups;
   return uint32_t(std::min(splits, std::max(kManySplits, two_each)));
+}
+
+// Whether workgroups with key warps are enough, one for all keys of a row. On an H200 64 of 132 SMs
+// read as fast as all of them. One query, D 128, 8,192 keys, ms: 64 heads with a workgroup each
+// 0.0668, with two 0.0698; 32 heads with one 0.0608, two 0.0415, four 0.0406.
+inline bool sm80_reads_whole_keys(const AmpereTile& t, int64_t groups, int64_t cores) {
+  return t.key_warps > 1 && groups * 17 >= cores * 8;
 }
 
 // Whether the workgroups of bwd_dq follow those of bwd_dkv in one launch, which spares the host
@@ -157,14 +179,20 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 // 8192 keys, B 4 0.068 instead of 0.088. One query of the same heads, B 8: 0.100 and 0.099; with
 // padded lengths, B 64, 0.080 and 0.102, and 4 queries, B 8, 0.042 and 0.092. H200, heads of
 // several queries as rows: 4 queries of the same heads, B 8, 0.075 and 0.090; of 64 heads of 8,
-// which are 32 rows, 4096 keys, B 32, 0.203 and 0.143.
+// which are 32 rows, 4096 keys, B 32, 0.203 and 0.143. Since the sm80 kernels of few rows have more
+// bytes in flight, H200, one query, D 128, 32 heads of 8: B 8, 8192 keys 0.067 and 0.090; B 16,
+// 4096 0.066 and 0.074; B 20, 4096 0.087 and 0.119; B 32, 2048 0.071 and 0.078; B 64, 512 0.037 and
+// 0.042; D 64, 64 heads of 8, B 8, 8192 keys 0.041 and 0.076.
+constexpr int64_t kFewRowsKeys = 512;
 inline bool sm80_packs_rows(const Problem& p) {
+  const int64_t rows = p.seq_q * p.group();
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&
          !is_packed(p.lengths_q) && !is_packed(p.lengths_kv) && p.heads_kv > 0 &&
-         ((p.group() > 1 && p.seq_q > 1 && p.seq_q * p.group() <= 32) ||
-          (p.packed_queries > 1 && p.seq_q <= 16) ||
-          (p.has_lengths() && p.seq_q * p.group() <= 16) ||
-          (p.seq_q * p.group() <= 4 && p.seq_kv <= 2048));
+         ((p.group() > 1 && p.seq_q > 1 && rows <= 32) || (p.packed_queries > 1 && p.seq_q <= 16) ||
+          (p.has_lengths() && rows <= 16) ||
+          (p.group() == 1 && rows <= kFewRows && p.seq_kv >= kFewRowsKeys &&
+           std::max(p.head_dim, p.head_dim_v) <= kFewRowsFeatures) ||
+          (rows <= 4 && p.seq_kv <= 2048));
 }
 // Workgroups of whole heads: of a head if sm80_slices_batch(), else of all; a (head, batch entry)
 // pair each at least. at_once: that the device runs at a time. As many fetch ahead all the time,

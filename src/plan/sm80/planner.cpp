@@ -13,13 +13,14 @@ namespace {
 
 // The first kernel of a stem on tensor cores that takes a problem; -1: there is none. whole: of
 // those that hold whole heads.
-int sm80_kernel(Stem stem, const Problem& p, bool whole = false) {
+int sm80_kernel(Stem stem, const Problem& p, const Caps& caps, bool whole = false) {
   for (int n = 0; n < kKernelCount; ++n) {
     const KernelRow& row = kKernels[n];
     if (row.path_id == PathId::cuda_sm80 && row.stem == stem && is_ampere(row.tiles) &&
         (row.tiles == TileTable::ampere_whole_heads) == whole &&
         (row.traits & ~(trait::mma | trait::over_256 | (p.tf32 ? trait::tf32 : trait::none))) ==
             0 &&
+        (row.tiles != TileTable::ampere_lengths || sm80_takes_few_lengths(p, caps)) &&
         (!row.has(trait::over_256) || std::max(p.head_dim, p.head_dim_v) > kWholeFeatures) &&
         has_dtype(row.dtypes, p.dtype) && row.takes(p.inputs()))
       return n;
@@ -61,8 +62,8 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
   return "";
 }
 
-int widest_tile(Stem stem, const Problem& p) {
-  const int kernel = sm80_kernel(stem, p);
+int widest_tile(Stem stem, const Problem& p, const Caps& caps) {
+  const int kernel = sm80_kernel(stem, p, caps);
   int widest = 0;
   for (const AmpereTile& t : kAmpereTiles)
     if (is_for(t, kernel, p)) widest = std::max(widest, t.width);
@@ -93,9 +94,10 @@ class Sm80Planner final : public CudaPlanner {
     if (choice_ == Choice::whole || p.batch_invariant) return 1;
     const uint32_t splits = CudaPlanner::key_splits(launch, extent);
     if (p.splits > 0) return splits;
-    return sm80_splits_of_keys(caps, splits,
-                               std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1),
-                               cores_of(caps));
+    const int64_t groups = std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1);
+    const Sm80Launch* own = launch.as<Sm80Launch>();
+    if (own && sm80_reads_whole_keys(own->tile(), groups, cores_of(caps))) return 1;
+    return sm80_splits_of_keys(caps, splits, groups, cores_of(caps));
   }
   bool can_fuse() const;
   bool is_alone() const;
@@ -125,7 +127,7 @@ String Sm80Planner::refuse() const {
         p.is_grouped(p.bias) ? "bias" : "mask",
         (long long)(p.is_grouped(p.bias) ? p.bias : p.keep).batch);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
-  const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
+  const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p, caps);
   if (wider > widest)
     return text("with these inputs, head size %lld is beyond its %d", (long long)wider, widest);
   return addresses_refusal();
@@ -175,7 +177,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   for (Stem stem : stems()) {
     const bool whole = choice_ == Choice::whole;
-    const int kernel = sm80_kernel(stem, p, whole);
+    const int kernel = sm80_kernel(stem, p, caps, whole);
     int& best = rows_[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
@@ -225,7 +227,7 @@ void Sm80Planner::form(Launch* launch) const {
   if (l.row < 0) return form_plain(*plain_, launch);
   const AmpereTile& t = l.tile();
   const bool whole = t.table == TileTable::ampere_whole_heads;
-  launch->kernel = sm80_kernel(launch->stem, p, whole);
+  launch->kernel = sm80_kernel(launch->stem, p, caps, whole);
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
   launch->shared_bytes = shared_bytes(t);
@@ -263,6 +265,15 @@ void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
 
 // A launch takes the host three microseconds, so bwd_dkv does the work of small ones.
 void Sm80Planner::arrange(Vec<Launch>* launches) const {
+  if (caps.early_launches && !p.slices && in_force(caps, sm80_rule::programmatic))
+    for (Launch& l : *launches) {
+      if (l.stem == Stem::fwd_combine) l.as<SimtLaunch>()->programmatic = true;
+      Sm80Launch* own = l.stem == Stem::fwd ? l.as<Sm80Launch>() : nullptr;
+      const TileTable table = l.row().tiles;
+      if (own && own->tile().br <= kFewRows &&
+          (table == TileTable::ampere_plain || table == TileTable::ampere_lengths))
+        own->programmatic = l.splits > 1 || own->tile().key_warps == 1;
+    }
   for (const Launch& l : *launches)
     if (l.has(trait::tf32))
       if (Launch* dot = find_launch(launches, Stem::bwd_dot)) dot->as<SimtLaunch>()->tf32 = true;
@@ -304,7 +315,7 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
 
 int sm80_whole_row(const Problem& p, const Caps& caps) {
   if (!sm80_takes_whole(p, caps)) return -1;
-  const int kernel = sm80_kernel(p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, true);
+  const int kernel = sm80_kernel(p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, caps, true);
   for (int n = 0; n < kAmpereTileCount; ++n) {
     const AmpereTile& t = kAmpereTiles[n];
     if (is_for(t, kernel, p) && row_refusal(p, caps, t, whole_shared_bytes(p, t)).empty()) return n;

@@ -33,6 +33,21 @@ inline constexpr SpeedRule few_splits{
     "cuda.sm80.rule.few_splits",
     "one query, 64 heads of 8 kv heads, D 128, Sk 32768: 99 splits 0.0687 ms, 49 0.0609, 33 "
     "0.0610, 24 0.0634"};
+// Off: warps with few rows are workgroups of their own.
+inline constexpr SpeedRule key_warps{
+    "cuda.sm80.rule.key_warps",
+    "H200, one query, D 128: 64 heads of 8, Sk 32768 0.0399 ms, workgroups of a warp 0.0414; 32 "
+    "heads of 8, Sk 8192, B 8 0.0668, 0.0700; B 20, Sk 4096, which is two waves, 0.110, 0.087"};
+// Off: few rows with lengths of keys have the kernel of all optional inputs.
+inline constexpr SpeedRule few_lengths{
+    "cuda.sm80.rule.few_lengths",
+    "H200, one query, 8 heads of 1, D 128, Sk up to 8192, B 32: 0.036 ms in place of 0.054"};
+// Off: a launch starts when the one before it has ended.
+inline constexpr SpeedRule programmatic{
+    "cuda.sm80.rule.programmatic",
+    "H200, one query: 64 heads of 8, D 128, Sk 32768 0.0409 ms in place of 0.0424; 20 heads, D 64, "
+    "Sk 1500, B 16 0.0335, 0.0346; key warps without parts, 32 heads of 8, Sk 8192, B 8 0.070, "
+    "0.068"};
 // Off: bwd_dq has a launch of its own.
 inline constexpr SpeedRule joins_dq{"cuda.sm80.rule.joins_dq",
                                     "a launch takes the host three microseconds"};
@@ -55,8 +70,9 @@ inline constexpr SpeedRule whole_forward_bias{
     "2,048 heads of 128 x 128, D 8, with a bias: 0.056 ms on sm90, 0.072 here"};
 
 constexpr const SpeedRule* kAll[] = {
-    &dq_postprocess, &small_tiles, &dbias_tiles,    &all_keys,        &deep_stages,
-    &few_splits,     &joins_dq,    &whole_few_rows, &whole_few_heads, &whole_forward_bias};
+    &dq_postprocess, &small_tiles,  &dbias_tiles,    &all_keys,        &deep_stages,
+    &few_splits,     &joins_dq,     &whole_few_rows, &whole_few_heads, &whole_forward_bias,
+    &key_warps,      &programmatic, &few_lengths};
 
 }  // namespace sm80_rule
 }  // namespace tandem

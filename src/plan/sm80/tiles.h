@@ -15,15 +15,21 @@ struct AmpereTile {
   int width, br, bc, warps, stages, halves, held, groups;
   TileTable table;
   int bytes = 2;  // of an element
+  int key_warps = 1;
   constexpr int threads() const { return 32 * warps; }
   constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
   constexpr int owned() const { return owns_keys() ? bc : br; }
   constexpr int streamed() const { return owns_keys() ? br : bc; }
-  constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
+  constexpr int row_blocks() const {  // of a warp
+    return owned() * halves * key_warps / warps / 16;
+  }
   // In bwd_dkv and bwd_dkv_dq two of four warps that share 32 keys form S, and two dP.
   constexpr bool swaps() const { return owns_keys() && halves == 4 && row_blocks() == 2; }
   constexpr int panels() const { return (width + 63) / 64; }  // of the dQ accumulator
 };
+
+// Rows of the tiles for few rows, as in decoding.
+constexpr int kFewRows = 16;
 
 // Whole heads: pitch in bytes of a row of the bias in shared memory. Eight rows of a tile begin in
 // different banks.
@@ -70,7 +76,7 @@ constexpr AmpereShared ampere_shared(const AmpereTile& t) {
   } else {
     take(&at.q, queries);
     if (t.stem != Stem::fwd) take(&at.d_o, queries);
-    take(&at.k, t.stages * keys), take(&at.v, t.stages * keys);
+    take(&at.k, t.stages * t.key_warps * keys), take(&at.v, t.stages * t.key_warps * keys);
     if (t.stem == Stem::fwd && t.halves > 1)
       take(&at.p, pairs), take(&at.numbers, 4 * t.halves * t.br);
     if (t.stem == Stem::bwd_dq && t.halves > 1) take(&at.ds, pairs);
@@ -103,13 +109,17 @@ constexpr AmpereTile kAmpereTiles[] = {
       groups,                                                                                \
       TileTable::ampere_inputs,                                                              \
       4},
+#define TANDEM_AMPERE_KEYS(name, stem, width, Br, Bc, warps, stages, held, groups, kind)       \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, 1, held, groups, TileTable::ampere_##kind, \
+   2,     warps},
 #include "plan/sm80/tiles.inc"
 };
 constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));
 
 constexpr bool ampere_tiles_fit() {
   for (const AmpereTile& t : kAmpereTiles) {
-    if (t.owned() * t.halves % (16 * t.warps) != 0) return false;  // warps own whole blocks of 16
+    if (t.owned() * t.halves * t.key_warps % (16 * t.warps) != 0)
+      return false;  // warps own whole blocks of 16
     if (t.streamed() % (16 * t.halves) != 0 || t.width % 32 != 0) return false;
     // An H100 has 227 KiB, an A100 163 KiB, others 99.
     if (ampere_shared_bytes(t) > 227 * 1024) return false;

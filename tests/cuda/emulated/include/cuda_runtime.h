@@ -48,12 +48,14 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
   cudaDriverEntryPointSymbolNotFound = 1
 };
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 struct cudaFuncAttributes {
   size_t sharedSizeBytes = 0;
+  int ptxVersion = 90;
 };
 struct cudaDeviceProp {
   char name[256];
