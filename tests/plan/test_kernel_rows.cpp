@@ -193,7 +193,7 @@ TEST_CASE("kernels and tiles are switched off by name") {
   const struct {
     const char *line, *tile;
   } beside[] = {{"bwd bf16 hq8 sq512 d64 elastic grads=qkvt", "hr64"},
-                {"bwd bf16 hq8 sq512 d192", "hq192"},
+                {"bwd bf16 hq8 sq512 d256", "hq256"},
                 {"bwd bf16 hq8 sq512 d64 entmax=1.5", "hs64"}};
   for (const auto& b : beside) {
     const Plan with = plan_without(b.line, {});

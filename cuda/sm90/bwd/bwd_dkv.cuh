@@ -41,11 +41,18 @@ template <typename T, int TILE, bool SOFTCAP>
 TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile& work,
                              const BwdSharedStorage<TILE, WideHeads>& memory) {
   constexpr BwdShape S = kBwdShapes[TILE];
-  constexpr int BR = S.br, BC = S.bc, D = S.d;
+  constexpr int BR = S.br, BC = S.bc, D = S.d, DV = BwdSharedStorage<TILE, WideHeads>::kDv;
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
   constexpr bool kApart = D == 192;  // one warpgroup has d_v, the other d_k
-  constexpr int N = kApart ? D : D / 2;
+  // Columns of a product: of both d_k and d_v, or with kApart of either. Where d_k is wider than
+  // d_v, each warpgroup has half of its last columns besides.
+  constexpr int N = kApart ? DV : D / 2, kRest = kApart ? (D - DV) / 2 : 0;
   static_assert(BR == 128 && BC == 64 && S.ds_stages == 1, "what is written below");
+  // V is the A operand of dP in registers, and S and dP of the next query tile are issued behind
+  // the products of this one.
+  constexpr bool kHoldsV = BwdSharedStorage<TILE, WideHeads>::kHoldsV,
+                 kAhead = S.q_stages == 2 && S.do_stages == 2;
+  static_assert(!kAhead || kApart, "as it is written");
   const BwdDkvBlock& u = params.block;
   const Barriers<TILE> barriers(memory.barriers());
   const int warpgroup = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
@@ -54,122 +61,192 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
   const float scale2 = u.scale * kLog2e;
   const uint p_tile = memory.ds(0), ds_tile = memory.ds(1);
 
-  // d_k and d_v; with kApart, first is one of them.
-  float first[N / 2], second[kApart ? 2 : N / 2];
+  // d_k and d_v; with kApart, first is one of them, and rest is of d_k.
+  float first[N / 2], second[kApart ? 2 : N / 2], rest[kRest > 0 ? kRest / 2 : 2];
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) first[i] = 0.f;
 #pragma unroll
   for (int i = 0; i < (kApart ? 2 : N / 2); ++i) second[i] = 0.f;
+#pragma unroll
+  for (int i = 0; i < (kRest > 0 ? kRest / 2 : 2); ++i) rest[i] = 0.f;
   const int key = work.col0 + warp * 16 + lane / 4;
 
   mbarrier_wait(barriers.kv, 0);
+  [[maybe_unused]] uint v[kHoldsV ? DV / 16 : 1][4];
+  if constexpr (kHoldsV) {
+#pragma unroll
+    for (int k = 0; k < DV / 16; ++k)
+      ldmatrix_x4(v[k], memory.v() + uint(k / 4 * kKPanel) +
+                            swizzle_128b(16 * warp + lane % 16, k % 4 * 2 + lane / 16));
+  }
   PipelineState<S.q_stages> q_pipe;
   PipelineState<S.do_stages> do_pipe;
-  for (int n = 0; n < u.group; ++n) {
-#pragma unroll 1
-    for (int at = work.span.begin; at < work.span.end; ++at, q_pipe.next(), do_pipe.next()) {
-      const int t = work.q_tile(at);
-      const uint q = memory.q(q_pipe.stage()), d_o = memory.d_o(do_pipe.stage());
-      float s[32], dp[32];
-      mbarrier_wait(barriers.q_full(q_pipe.stage()), q_pipe.phase());
-      wgmma_fence();
+  float s[32], dp[32];
+  // Issues S and dP of the query tile at the states of the pipelines.
+  const auto products = [&] {
+    const uint q = memory.q(q_pipe.stage()), d_o = memory.d_o(do_pipe.stage());
+    mbarrier_wait(barriers.q_full(q_pipe.stage()), q_pipe.phase());
+    const uint64_t k_tile = k_major(opaque(memory.k())), q_tile = k_major(opaque(q + own));
+    wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k)
-        Wgmma<T, 64>::template ss<0, 0>(s, k_major(memory.k() + k / 4 * kKPanel + k % 4 * 32),
-                                        k_major(q + own + k / 4 * kQPanel + k % 4 * 32), k > 0);
-      wgmma_commit_group();
-      mbarrier_wait(barriers.do_full(do_pipe.stage()), do_pipe.phase());
-      wgmma_fence();
+    for (int k = 0; k < D / 16; ++k)
+      Wgmma<T, 64>::template ss<0, 0>(s, advance(k_tile, k / 4 * kKPanel + k % 4 * 32),
+                                      advance(q_tile, k / 4 * kQPanel + k % 4 * 32), k > 0);
+    wgmma_commit_group();
+    mbarrier_wait(barriers.do_full(do_pipe.stage()), do_pipe.phase());
+    const uint64_t v_tile = k_major(opaque(memory.v())), do_tile = k_major(opaque(d_o + own));
+    wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k)
-        Wgmma<T, 64>::template ss<0, 0>(dp, k_major(memory.v() + k / 4 * kKPanel + k % 4 * 32),
-                                        k_major(d_o + own + k / 4 * kQPanel + k % 4 * 32), k > 0);
-      wgmma_commit_group();
-      // All warps have read P and dS of the query tile before.
-      named_barrier_sync<kDsRead>(256);
-      const bool far = has_far(memory, q_pipe.stage());
-      wgmma_wait_group<1>();
-      const uint lse = memory.lse(q_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4);
-      [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> capped;
-      if (far) {
-        const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
-        weigh_far<64>(
-            s, lse, FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage()), 64 * warpgroup},
-            [&](int j, uint zero) {
-              // As in variant_varlen.cuh: without zero, more of them are live at a time.
-              const float scale =
-                  SOFTCAP ? __uint_as_float(uint(__float_as_int(u.scale)) + zero) : u.scale;
+    for (int k = 0; k < DV / 16; ++k) {
+      const uint64_t right = advance(do_tile, k / 4 * kQPanel + k % 4 * 32);
+      if constexpr (kHoldsV)
+        Wgmma<T, 64>::template rs<0>(dp, v[k][0], v[k][1], v[k][2], v[k][3], right, k > 0);
+      else
+        Wgmma<T, 64>::template ss<0, 0>(dp, advance(v_tile, k / 4 * kKPanel + k % 4 * 32), right,
+                                        k > 0);
+    }
+    wgmma_commit_group();
+  };
+  const auto release = [&](uint barrier) {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(barrier);
+  };
+  // Only d_k needs Q, and only d_v needs dO.
+  const auto release_q = [&](int stage) {
+    if (!kApart || kRest > 0 || warpgroup == 1) release(barriers.q_empty(stage));
+  };
+  const auto release_do = [&](int stage) {
+    if (!kApart || warpgroup == 0) release(barriers.do_empty(stage));
+  };
+  // From S and dP of query tile t, P and dS in shared memory, for both warpgroups.
+  const auto weigh_tile = [&](int t) {
+    // All warps have read P and dS of the query tile before, and V.
+    named_barrier_sync<kDsRead>(256);
+    const bool far = has_far(memory, q_pipe.stage());
+    wgmma_wait_group<1>();
+    const uint lse = memory.lse(q_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4);
+    [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> capped;
+    if (far) {
+      const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
+      weigh_far<64>(s, lse,
+                    FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage()), 64 * warpgroup},
+                    [&](int j, uint zero) {
+                      // As in variant_varlen.cuh: without zero, more of them are live at a time.
+                      const float scale =
+                          SOFTCAP ? __uint_as_float(uint(__float_as_int(u.scale)) + zero) : u.scale;
 #pragma unroll
-              for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-                if constexpr (SOFTCAP)
-                  capped.cap_far(s, i, scale, params.softcap, inverse);
-                else
-                  s[i] = __fmul_rn(scale, s[i]), s[i + 1] = __fmul_rn(scale, s[i + 1]);
-              }
-            });
-      } else {
-        if constexpr (SOFTCAP) capped.cap(s, u.scale, params.softcap);
-        weigh<64>(s, SOFTCAP ? 1.f : scale2, lse);
+                      for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+                        if constexpr (SOFTCAP)
+                          capped.cap_far(s, i, scale, params.softcap, inverse);
+                        else
+                          s[i] = __fmul_rn(scale, s[i]), s[i + 1] = __fmul_rn(scale, s[i + 1]);
+                      }
+                    });
+    } else {
+      if constexpr (SOFTCAP) capped.cap(s, u.scale, params.softcap);
+      weigh<64>(s, SOFTCAP ? 1.f : scale2, lse);
+    }
+    if (on_edge(work, t, BC, u.seq_kv))
+      hide<64>(s, work.band, key, u.seq_kv, t * BR + 64 * warpgroup + 2 * (lane % 4), 0.f);
+    uint pairs[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) pairs[i] = T::pack(s[2 * i], s[2 * i + 1]);
+    store_transposed<64>(p_tile + own, pairs, warp, lane);
+    if constexpr (SOFTCAP) capped.multiply(s);
+    wgmma_wait_group<0>();
+    differentiate<T, 64>(pairs, s, dp,
+                         memory.delta(do_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4));
+    store_transposed<64>(ds_tile + own, pairs, warp, lane);
+    fence_proxy_async_shared();
+    named_barrier_sync<kDsWritten>(256);
+  };
+  // Issues the products of d_k and d_v; those of kApart in one group.
+  const auto gradients = [&](uint q, uint d_o) {
+    wgmma_fence();
+    if constexpr (kApart) {
+      const uint64_t left = mn_major(opaque(warpgroup == 0 ? p_tile : ds_tile), kQPanel),
+                     right = mn_major(opaque(warpgroup == 0 ? d_o : q), kQPanel);
+#pragma unroll
+      for (int k = 0; k < BR / 16; ++k)
+        Wgmma<T, N>::template ss<1, 1>(first, advance(left, k * 2048), advance(right, k * 2048), 1);
+      if constexpr (kRest > 0) {
+        static_assert(kRest == 32, "half of a panel");
+        const uint64_t all = mn_major(opaque(ds_tile), kQPanel),
+                       last = mn_major(opaque(q + N / 64 * kQPanel + uint(warpgroup) * 2 * kRest),
+                                       kQPanel);
+#pragma unroll
+        for (int k = 0; k < BR / 16; ++k)
+          Wgmma<T, kRest>::template ss<1, 1>(rest, advance(all, k * 2048), advance(last, k * 2048),
+                                             1);
       }
-      if (on_edge(work, t, BC, u.seq_kv))
-        hide<64>(s, work.band, key, u.seq_kv, t * BR + 64 * warpgroup + 2 * (lane % 4), 0.f);
-      uint pairs[16];
+      wgmma_commit_group();
+    } else {
+      const uint half = warpgroup * (N / 64) * kQPanel;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) pairs[i] = T::pack(s[2 * i], s[2 * i + 1]);
-      store_transposed<64>(p_tile + own, pairs, warp, lane);
-      if constexpr (SOFTCAP) capped.multiply(s);
-      wgmma_wait_group<0>();
-      differentiate<T, 64>(pairs, s, dp,
-                           memory.delta(do_pipe.stage()) + 256 * warpgroup + 8 * (lane % 4));
-      store_transposed<64>(ds_tile + own, pairs, warp, lane);
-      fence_proxy_async_shared();
-      named_barrier_sync<kDsWritten>(256);
-      wgmma_fence();
-      // Only d_k needs Q, and only d_v needs dO.
-      const auto release = [&](uint barrier) {
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier);
-      };
-      if constexpr (kApart) {
-        const uint left = warpgroup == 0 ? p_tile : ds_tile, right = warpgroup == 0 ? d_o : q;
+      for (int k = 0; k < BR / 16; ++k)
+        Wgmma<T, N>::template ss<1, 1>(first, mn_major(ds_tile + k * 2048, kQPanel),
+                                       mn_major(q + half + k * 2048, kQPanel), 1);
+      wgmma_commit_group();
 #pragma unroll
-        for (int k = 0; k < BR / 16; ++k)
-          Wgmma<T, N>::template ss<1, 1>(first, mn_major(left + k * 2048, kQPanel),
-                                         mn_major(right + k * 2048, kQPanel), 1);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        release(warpgroup == 0 ? barriers.do_empty(do_pipe.stage())
-                               : barriers.q_empty(q_pipe.stage()));
-      } else {
-        const uint half = warpgroup * (N / 64) * kQPanel;
-#pragma unroll
-        for (int k = 0; k < BR / 16; ++k)
-          Wgmma<T, N>::template ss<1, 1>(first, mn_major(ds_tile + k * 2048, kQPanel),
-                                         mn_major(q + half + k * 2048, kQPanel), 1);
-        wgmma_commit_group();
-#pragma unroll
-        for (int k = 0; k < BR / 16; ++k)
-          Wgmma<T, N>::template ss<1, 1>(second, mn_major(p_tile + k * 2048, kQPanel),
-                                         mn_major(d_o + half + k * 2048, kQPanel), 1);
-        wgmma_commit_group();
+      for (int k = 0; k < BR / 16; ++k)
+        Wgmma<T, N>::template ss<1, 1>(second, mn_major(p_tile + k * 2048, kQPanel),
+                                       mn_major(d_o + half + k * 2048, kQPanel), 1);
+      wgmma_commit_group();
+    }
+  };
+  const int tiles = max(work.span.end - work.span.begin, 0);
+  if constexpr (kAhead) {
+    const int count = u.group * tiles;
+    if (count > 0) {
+      products();
+      wgmma_wait_group<1>();
+      weigh_tile(work.q_tile(work.span.begin));
+      int at = work.span.begin;
+#pragma unroll 1
+      for (int n = 1; n < count; ++n) {
+        const int before_q = q_pipe.stage(), before_do = do_pipe.stage();
+        gradients(memory.q(before_q), memory.d_o(before_do));
+        q_pipe.next(), do_pipe.next();
+        products();
         wgmma_wait_group<1>();
-        release(barriers.q_empty(q_pipe.stage()));
+        release_q(before_q);
+        release_do(before_do);
+        if (++at == work.span.end) at = work.span.begin;
+        weigh_tile(work.q_tile(at));
+      }
+      gradients(memory.q(q_pipe.stage()), memory.d_o(do_pipe.stage()));
+      wgmma_wait_group<0>();
+    }
+  } else {
+    for (int n = 0; n < u.group; ++n) {
+#pragma unroll 1
+      for (int at = work.span.begin; at < work.span.end; ++at, q_pipe.next(), do_pipe.next()) {
+        products();
+        weigh_tile(work.q_tile(at));
+        gradients(memory.q(q_pipe.stage()), memory.d_o(do_pipe.stage()));
+        if constexpr (!kApart) {
+          wgmma_wait_group<1>();
+          release_q(q_pipe.stage());
+        }
         wgmma_wait_group<0>();
-        release(barriers.do_empty(do_pipe.stage()));
+        if constexpr (kApart) release_q(q_pipe.stage());
+        release_do(do_pipe.stage());
       }
     }
   }
   // K and V are free when both warpgroups are done.
   named_barrier_sync<kDsRead>(256);
-  const uint stage = memory.k() + warpgroup * BwdSharedStorage<TILE, WideHeads>::kKBytes;
+  const uint stage = (warpgroup == 0) != kApart ? memory.k() : memory.v();
   const auto store = [&](const auto& x, bool is_k, int column) {
+    constexpr int kColumns = 2 * int(sizeof(x) / sizeof(float));
     const uint64_t to = is_k ? params.push.d_k : params.push.d_v;
     if (to)
-      store_rows<T, N>(stage, kKPanel, x, is_k ? u.scale : 1.f, to, is_k ? u.d_k : u.d_v, work,
-                       work.col0, u.seq_kv, column, is_k ? u.head_dim : u.head_dim_v);
+      store_rows<T, kColumns>(stage, kKPanel, x, is_k ? u.scale : 1.f, to, is_k ? u.d_k : u.d_v,
+                              work, work.col0, u.seq_kv, column, is_k ? u.head_dim : u.head_dim_v);
   };
   if constexpr (kApart) {
     store(first, warpgroup == 1, 0);
+    if constexpr (kRest > 0) store(rest, true, N + warpgroup * kRest);
   } else {
     store(first, true, warpgroup * N);
     store(second, false, warpgroup * N);
@@ -218,26 +295,17 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
 }
 
-// The row of kDqShapes with the same head sizes and TMA boxes.
-constexpr int dq_row(int row) {
-  for (int n = 0; n < kDqShapeCount; ++n)
-    if (kDqShapes[n].d == kBwdShapes[row].d && kDqShapes[n].br == kBwdShapes[row].br &&
-        kDqShapes[n].bc == kBwdShapes[row].bc)
-      return n;
-  return -1;
-}
-
 // The row of kBwdShapes of the same tile, which serves bwd_dq alone as well.
 constexpr int dkv_row(int dq) {
   int n = 0;
-  while (dq_row(n) != dq) ++n;
+  while (!kBwdShapes[n].wide || dq_row(kBwdShapes[n]) != dq) ++n;
   return n;
 }
 
 template <typename Row, typename Params, typename T, int TILE>
 Kernel<Params> instance() {
   constexpr bool ALONE = Row::stem == Stem::bwd_dq;
-  constexpr int DKV = ALONE ? dkv_row(TILE) : TILE, DQ = ALONE ? TILE : dq_row(TILE);
+  constexpr int DKV = ALONE ? dkv_row(TILE) : TILE, DQ = ALONE ? TILE : dq_row(kBwdShapes[DKV]);
   return bwd_dkv<T, DKV, DQ, (Row::inputs & kHasSoftcap) != 0>;
 }
 

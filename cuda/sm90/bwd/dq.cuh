@@ -7,6 +7,8 @@
 // other warpgroup are in flight.
 #ifndef TANDEM_CUDA_SM90_BWD_DQ_CUH
 #define TANDEM_CUDA_SM90_BWD_DQ_CUH
+#include <type_traits>
+
 #include "../../parts/tensor.cuh"
 #include "../softcap.cuh"
 #include "variant_plain.cuh"
@@ -24,14 +26,14 @@ struct DqWorkTile {
 template <int TILE>
 struct DqSharedStorage {
   static constexpr DqShape S = kDqShapes[TILE];
-  static constexpr int kPanels = S.d / 64, kQPanel = S.br * 128, kKPanel = S.bc * 128;
-  static constexpr int kStageBytes = kPanels * kKPanel, kAtK = dq_at_k(S),
-                       kAtBarriers = dq_at_barriers(S);
+  static constexpr int kPanels = S.d / 64, kVPanels = S.dv / 64, kQPanel = S.br * 128,
+                       kKPanel = S.bc * 128;
+  static constexpr int kAtK = dq_at_k(S), kAtV = dq_at_v(S), kAtBarriers = dq_at_barriers(S);
   uint base;
   TANDEM_DEVICE uint q() const { return base; }
   TANDEM_DEVICE uint d_o() const { return base + kPanels * kQPanel; }
-  TANDEM_DEVICE uint k(int stage) const { return base + kAtK + stage * kStageBytes; }
-  TANDEM_DEVICE uint v(int stage) const { return k(S.k_stages + stage); }
+  TANDEM_DEVICE uint k(int stage) const { return base + kAtK + stage * kPanels * kKPanel; }
+  TANDEM_DEVICE uint v(int stage) const { return base + kAtV + stage * kVPanels * kKPanel; }
   // mbarriers: Q full and dO full; then K full, K empty, V full and V empty, each for all stages.
   TANDEM_DEVICE uint barrier(int n) const { return base + kAtBarriers + 8 * n; }
   TANDEM_DEVICE uint q_full() const { return barrier(0); }
@@ -64,22 +66,28 @@ TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWorkTile& w
   constexpr DqShape S = kDqShapes[TILE];
   using M = DqSharedStorage<TILE>;
   const int head_kv = work.head / params.dq.block.group;
-  const auto copy = [&](uint to, int panel, const CUtensorMap* map, uint full, int row, int head) {
-    mbarrier_arrive_expect_tx(full, M::kPanels * panel);
-    for (int c = 0; c < M::kPanels; ++c)
+  const auto copy = [&](auto panels, uint to, int panel, const CUtensorMap* map, uint full, int row,
+                        int head) {
+    constexpr int kCount = decltype(panels)::value;
+    mbarrier_arrive_expect_tx(full, kCount * panel);
+    for (int c = 0; c < kCount; ++c)
       tma_load(to + c * panel, map, full, 64 * c, row, head, work.batch);
   };
-  copy(memory.q(), M::kQPanel, &params.q, memory.q_full(), work.row0, work.head);
+  const std::integral_constant<int, M::kPanels> of_k;
+  const std::integral_constant<int, M::kVPanels> of_v;
+  copy(of_k, memory.q(), M::kQPanel, &params.q, memory.q_full(), work.row0, work.head);
   PipelineState<S.k_stages> k;
   PipelineState<S.v_stages> v;
 #pragma unroll 1
   for (int t = work.span.begin; t < work.span.end; ++t, k.next(), v.next()) {
     mbarrier_wait(memory.k_empty(k.stage()), k.phase() ^ 1);
-    copy(memory.k(k.stage()), M::kKPanel, &params.k, memory.k_full(k.stage()), t * S.bc, head_kv);
+    copy(of_k, memory.k(k.stage()), M::kKPanel, &params.k, memory.k_full(k.stage()), t * S.bc,
+         head_kv);
     if (t == work.span.begin)
-      copy(memory.d_o(), M::kQPanel, &params.d_o, memory.do_full(), work.row0, work.head);
+      copy(of_v, memory.d_o(), M::kQPanel, &params.d_o, memory.do_full(), work.row0, work.head);
     mbarrier_wait(memory.v_empty(v.stage()), v.phase() ^ 1);
-    copy(memory.v(v.stage()), M::kKPanel, &params.v, memory.v_full(v.stage()), t * S.bc, head_kv);
+    copy(of_v, memory.v(v.stage()), M::kKPanel, &params.v, memory.v_full(v.stage()), t * S.bc,
+         head_kv);
   }
 }
 
@@ -88,7 +96,7 @@ TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTi
                                 const DqSharedStorage<TILE>& memory) {
   constexpr DqShape S = kDqShapes[TILE];
   using M = DqSharedStorage<TILE>;
-  constexpr int BC = S.bc, D = S.d;
+  constexpr int BC = S.bc, D = S.d, DV = S.dv;
   const BwdDqBlock& u = params.dq.block;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const uint own = uint(warpgroup) * 64 * 128;  // this warpgroup's queries in a panel
@@ -131,13 +139,28 @@ TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTi
                                       advance(k_tile, k / 4 * M::kKPanel + k % 4 * 32), k > 0);
     wgmma_commit_group();
   };
+  // dO of heads of values up to 128 is the A operand in registers: shared memory then reads half as
+  // much for a product.
+  constexpr bool kHoldsDo = DV <= 128;
+  [[maybe_unused]] uint d_o_rows[kHoldsDo ? DV / 16 : 1][4];
   const auto product_dp = [&](int n) {
     mbarrier_wait(memory.v_full(n % S.v_stages), n / S.v_stages % 2);
+    if constexpr (kHoldsDo) {
+      const uint64_t v_tile = k_major(opaque(memory.v(n % S.v_stages)));
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < DV / 16; ++k)
+        Wgmma<T, BC>::template rs<0>(dp, d_o_rows[k][0], d_o_rows[k][1], d_o_rows[k][2],
+                                     d_o_rows[k][3],
+                                     advance(v_tile, k / 4 * M::kKPanel + k % 4 * 32), k > 0);
+      wgmma_commit_group();
+      return;
+    }
     const uint64_t d_o = k_major(opaque(memory.d_o() + own)),
                    v_tile = k_major(opaque(memory.v(n % S.v_stages)));
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k)
+    for (int k = 0; k < DV / 16; ++k)
       Wgmma<T, BC>::template ss<0, 0>(dp, advance(d_o, k / 4 * M::kQPanel + k % 4 * 32),
                                       advance(v_tile, k / 4 * M::kKPanel + k % 4 * 32), k > 0);
     wgmma_commit_group();
@@ -206,6 +229,14 @@ TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTi
     mbarrier_wait(memory.q_full(), 0);
     product_s(0);
     mbarrier_wait(memory.do_full(), 0);
+    if constexpr (kHoldsDo) {
+      const int thread = read_tid_x() % 128;
+#pragma unroll
+      for (int k = 0; k < DV / 16; ++k)
+        ldmatrix_x4(d_o_rows[k],
+                    memory.d_o() + own + uint(k / 4 * M::kQPanel) +
+                        swizzle_128b(thread / 32 * 16 + thread % 16, k % 4 * 2 + thread % 32 / 16));
+    }
     product_dp(0);
     wgmma_wait_group<1>();
     weigh(work.span.begin);

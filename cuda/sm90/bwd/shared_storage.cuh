@@ -26,9 +26,10 @@ struct Registers {
 template <int TILE>
 struct Barriers {
   static constexpr int kQ = kBwdShapes[TILE].q_stages, kDo = kBwdShapes[TILE].do_stages;
-  // Consumer warps that release a stage. With 192 features, one warpgroup reads Q last and the
-  // other one dO.
-  static constexpr int kReaders = kBwdShapes[TILE].d == 192 ? 4 : 8;
+  // Consumer warps that release a stage. With 192 features, one warpgroup reads dO last, and the
+  // other one Q, or with fewer features of V both.
+  static constexpr int kDoReaders = kBwdShapes[TILE].d == 192 ? 4 : 8,
+                       kQReaders = kBwdShapes[TILE].dv() == 192 ? 4 : 8;
   uint kv, first;
   TANDEM_DEVICE explicit Barriers(uint at) : kv(at), first(at + 8) {}
   TANDEM_DEVICE uint q_full(int stage) const { return first + 8 * stage; }
@@ -41,11 +42,11 @@ struct Barriers {
     mbarrier_init(kv, 1);
     for (int stage = 0; stage < kQ; ++stage) {
       mbarrier_init(q_full(stage), full);
-      mbarrier_init(q_empty(stage), kReaders);
+      mbarrier_init(q_empty(stage), kQReaders);
     }
     for (int stage = 0; stage < kDo; ++stage) {
       mbarrier_init(do_full(stage), full);
-      mbarrier_init(do_empty(stage), kReaders);
+      mbarrier_init(do_empty(stage), kDoReaders);
     }
     fence_mbarrier_init();
   }
@@ -65,11 +66,13 @@ TANDEM_DEVICE PipelineState<STAGES> first_pipeline_state(const BwdWorkTile& work
 template <int TILE, typename Variant>
 struct BwdSharedStorage {
   static constexpr BwdShape kShape = kBwdShapes[TILE];
-  static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
-                       kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape),
+  static constexpr int kDv = kShape.dv(), kPanels = bwd_panels(kShape),
+                       kVPanels = bwd_v_panels(kShape), kKBytes = bwd_k_bytes(kShape),
+                       kVBytes = bwd_v_bytes(kShape), kQBytes = bwd_q_bytes(kShape),
+                       kDoBytes = bwd_do_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape),
                        kDqBytes = bwd_second_dq_bytes(kShape),
                        kDsPanel = bwd_ds_panel_bytes(kShape);
-  static constexpr bool kHalvesDq = bwd_halves_dq(kShape);
+  static constexpr bool kHalvesDq = bwd_halves_dq(kShape), kHoldsV = bwd_holds_v(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
                        kAtVariant = bwd_at_stats(kShape), kVariantBytes = Variant::bytes(kShape),
@@ -82,7 +85,7 @@ struct BwdSharedStorage {
   TANDEM_DEVICE uint k() const { return base; }
   TANDEM_DEVICE uint v() const { return base + kAtV; }
   TANDEM_DEVICE uint q(int stage) const { return base + kAtQ + stage * kQBytes; }
-  TANDEM_DEVICE uint d_o(int stage) const { return base + kAtDo + stage * kQBytes; }
+  TANDEM_DEVICE uint d_o(int stage) const { return base + kAtDo + stage * kDoBytes; }
   TANDEM_DEVICE uint ds(int stage) const { return base + kAtDs + stage * kDsBytes; }
   // The second stage of dQ is the beginning of the part of the variant, where it has two.
   TANDEM_DEVICE uint dq(int warpgroup, int stage) const {

@@ -64,18 +64,19 @@ TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdW
              no_keys = ENDS && last_keys && work.seq_kv <= work.col0;
   if (lane == 0 && !no_keys) {
     const uint barrier = last_keys ? raw : barriers.kv;
-    mbarrier_arrive_expect_tx(barrier, 2 * M::kKBytes);
+    mbarrier_arrive_expect_tx(barrier, M::kKBytes + M::kVBytes);
     for (int c = 0; c < M::kPanels; ++c) {
       tma_load(memory.k() + c * S.bc * 128, &params.k, barrier, 64 * c, work.first_kv + work.col0,
                work.head_kv, work.map_kv);
-      tma_load(memory.v() + c * S.bc * 128, &params.v, barrier, 64 * c, work.first_kv + work.col0,
-               work.head_kv, work.map_kv);
+      if (c < M::kVPanels)
+        tma_load(memory.v() + c * S.bc * 128, &params.v, barrier, 64 * c, work.first_kv + work.col0,
+                 work.head_kv, work.map_kv);
     }
   }
   if (last_keys) {
     if (!no_keys) wait_boxes();
     clear_rows<M::kPanels, S.bc>(memory.k(), work.seq_kv - work.col0);
-    clear_rows<M::kPanels, S.bc>(memory.v(), work.seq_kv - work.col0);
+    clear_rows<M::kVPanels, S.bc>(memory.v(), work.seq_kv - work.col0);
     cleared(barriers.kv);
   }
   auto q = first_pipeline_state<Variant, S.q_stages>(work);
@@ -126,8 +127,8 @@ TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdW
       mbarrier_wait(barriers.do_empty(d_o.stage()), d_o.phase() ^ 1);
       if (lane == 0 && !no_rows) {
         const uint barrier = last_rows ? raw : barriers.do_full(d_o.stage());
-        mbarrier_arrive_expect_tx(barrier, M::kQBytes);
-        for (int c = 0; c < M::kPanels; ++c)
+        mbarrier_arrive_expect_tx(barrier, M::kDoBytes);
+        for (int c = 0; c < M::kVPanels; ++c)
           tma_load(memory.d_o(d_o.stage()) + c * S.br * 128, &params.d_o, barrier, 64 * c,
                    work.first_q + row0, head, work.map_q);
       }
@@ -137,7 +138,7 @@ TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdW
                   row0 + r < work.seq_q ? __ldg(delta + row0 + r) : 0.f);
       if (last_rows) {
         if (!no_rows) wait_boxes();
-        clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage()), work.seq_q - row0);
+        clear_rows<M::kVPanels, S.br>(memory.d_o(d_o.stage()), work.seq_q - row0);
         cleared(barriers.do_full(d_o.stage()));
       }
       __syncwarp();

@@ -64,11 +64,8 @@ String alpha_refusal(const Problem& p, int d) {
   return text("entmax with alpha %s takes the tiles for heads of 128", short_text(p.alpha).c_str());
 }
 
-// Rows of kDqShapes, kRowShapes and kSupportShapes. The last row of each has all head sizes that
-// the path takes for its kernel.
-int dq_row(const Problem& p) {
-  return std::max(p.head_dim, p.head_dim_v) <= kDqShapes[0].d ? 0 : 1;
-}
+// Rows of kRowShapes and kSupportShapes. The last row of each has all head sizes that the path
+// takes for its kernel.
 int row_dq_row(const Problem& p) {
   return std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
 }
@@ -123,13 +120,13 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
     return text("it is for heads over %d", kMaxFusedHeadDim);
   if (s.two_sided() && !has_two_sides(p)) return text("it is for heads over %d", kMaxWholeHeadDim);
-  const char* beside = s.wide                                ? kDqShapes[dq_row(p)].name
+  const char* beside = s.wide                                ? kDqShapes[dq_row(s)].name
                        : p.normalizer == Normalizer::elastic ? kRowShapes[row_dq_row(p)].name
                        : p.normalizer == Normalizer::entmax  ? kSupportShapes[support_row(p)].name
                                                              : "";
   if (is_disabled(caps, beside)) return text("the tile %s beside it is %s", beside, kDisabled);
   if (bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
-  const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
+  const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(s)]) : 0;
   return no_room(caps, std::max(bwd_bytes(p, s), dq), kBwdThreads);
 }
 
@@ -370,8 +367,9 @@ void Sm90Planner::form(Launch* launch) const {
                  row_shared_bytes(r));
     }
     case Stem::bwd_dq: {
-      const DqShape& r = kDqShapes[dq_row(p)];
-      return set(dq_row(p), Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+      const int row = dq_row(kBwdShapes[row_]);
+      const DqShape& r = kDqShapes[row];
+      return set(row, Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
                  dq_shared_bytes(r));
     }
     case Stem::bwd_row_sums: {

@@ -300,16 +300,17 @@ struct BwdShape {
   int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
   bool f32_bias = false;  // for a dense bias of f32 alone
-  // Heads over 256: the largest Dv. 0: Dv goes up to d.
+  // Heads over 256: the largest Dv; 0 with other heads.
   int wide_dv = 0;
+  int value_dim = 0;  // the largest Dv of other heads; 0: Dv goes up to d
   // A two-CTA cluster has two sides: one workgroup has K and Q, the other one V and dO
   // (cuda/sm90/bwd/two_sides.cuh). Stages of Q and dO are of a panel each.
   constexpr bool two_sided() const { return wide_dv > 0; }
-  constexpr int dv() const { return two_sided() ? wide_dv : d; }
+  constexpr int dv() const { return two_sided() ? wide_dv : value_dim > 0 ? value_dim : d; }
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
-  {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
+#define TANDEM_HOPPER_BWD(name, d, dv, br, bc, q_stages, do_stages, ds_stages, wide) \
+  {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0, false, 0, dv},
 #define TANDEM_HOPPER_TWO_SIDED_BWD(name, d, dv, q_stages, do_stages) \
   {#name, d, 64, 64, q_stages, do_stages, 1, false, false, dv},
 #define TANDEM_HOPPER_F32_BIAS_BWD(name, d, br, bc, q_stages, do_stages, ds_stages) \
@@ -328,10 +329,14 @@ constexpr int kBwdShapeCount = bwd_shapes_before_f32_bias();
 // Largest head size of bwd_dkv_dq in one workgroup. Wider heads, up to kMaxWholeHeadDim, have
 // bwd_dkv and bwd_dq.
 constexpr int kMaxFusedHeadDim = 128;
+// Panels of Q and K, and of dO and V.
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
+constexpr int bwd_v_panels(const BwdShape& s) { return (s.dv() + 63) / 64; }
 // Layout of shared memory: offsets in bytes from its beginning, which is a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
+constexpr int bwd_v_bytes(const BwdShape& s) { return bwd_v_panels(s) * s.bc * 128; }
 constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
+constexpr int bwd_do_bytes(const BwdShape& s) { return bwd_v_panels(s) * s.br * 128; }
 // A stage of dS. With a dense bias of f32 it first holds a tile of the bias, and dS of a warpgroup
 // lies where the words of its 64 keys begin.
 constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * (s.f32_bias ? 4 : 2); }
@@ -339,10 +344,14 @@ constexpr int bwd_ds_panel_bytes(const BwdShape& s) { return s.br * (s.f32_bias 
 // Whether the two warpgroups form 32 features each of the 64 rows of dQ. Otherwise each forms 64
 // rows, or a panel of features.
 constexpr bool bwd_halves_dq(const BwdShape& s) { return s.d == 64 && s.br == 64; }
-constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
-constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
+// Whether bwd_dkv holds V in registers. It then arrives where P will be, and Q has its room.
+constexpr bool bwd_holds_v(const BwdShape& s) { return s.wide && s.dv() <= 128; }
+constexpr int bwd_at_q(const BwdShape& s) {
+  return bwd_k_bytes(s) + (bwd_holds_v(s) ? 0 : bwd_v_bytes(s));
+}
 constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.q_stages * bwd_q_bytes(s); }
-constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.do_stages * bwd_q_bytes(s); }
+constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.do_stages * bwd_do_bytes(s); }
+constexpr int bwd_at_v(const BwdShape& s) { return bwd_holds_v(s) ? bwd_at_ds(s) : bwd_k_bytes(s); }
 constexpr int bwd_at_dq(const BwdShape& s) {
   return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
 }
@@ -514,21 +523,28 @@ constexpr int row_shared_bytes(const RowShape& s) {
 // ---- bwd_dq, heads over 128: 128 queries a workgroup; boxes of K and V: bc rows ----
 struct DqShape {
   const char* name;
-  int d, br, bc, k_stages, v_stages;
+  int d, dv, br, bc, k_stages, v_stages;
 };
 constexpr DqShape kDqShapes[] = {
-#define TANDEM_HOPPER_DQ(name, d, br, bc, k_stages, v_stages) \
-  {#name, d, br, bc, k_stages, v_stages},
+#define TANDEM_HOPPER_DQ(name, d, dv, br, bc, k_stages, v_stages) \
+  {#name, d, dv, br, bc, k_stages, v_stages},
 #include "tiles.inc"
 };
 constexpr int kDqShapeCount = int(sizeof(kDqShapes) / sizeof(kDqShapes[0]));
 // Layout: Q and dO, stages of K and of V, mbarriers.
-constexpr int dq_at_k(const DqShape& s) { return 2 * s.br * s.d * 2; }
-constexpr int dq_at_barriers(const DqShape& s) {
-  return dq_at_k(s) + (s.k_stages + s.v_stages) * s.bc * s.d * 2;
-}
+constexpr int dq_at_k(const DqShape& s) { return s.br * (s.d + s.dv) * 2; }
+constexpr int dq_at_v(const DqShape& s) { return dq_at_k(s) + s.k_stages * s.bc * s.d * 2; }
+constexpr int dq_at_barriers(const DqShape& s) { return dq_at_v(s) + s.v_stages * s.bc * s.dv * 2; }
 constexpr int dq_shared_bytes(const DqShape& s) {
   return dq_at_barriers(s) + (2 + 2 * (s.k_stages + s.v_stages)) * 8;
+}
+// The row of kDqShapes with the head sizes and TMA boxes of a tile of bwd_dkv; -1: none.
+constexpr int dq_row(const BwdShape& s) {
+  for (int n = 0; n < kDqShapeCount; ++n)
+    if (kDqShapes[n].d == s.d && kDqShapes[n].dv == s.dv() && kDqShapes[n].br == s.br &&
+        kDqShapes[n].bc == s.bc)
+      return n;
+  return -1;
 }
 
 // ---- bwd_row_sums of entmax: 64 queries a warpgroup; boxes of Q and dO: br() rows, K and V: bc
@@ -596,7 +612,9 @@ constexpr bool hopper_tiles_fit() {
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const BwdShape& s : kBwdShapes)
-    if (!s.two_sided() && s.wide != (s.d > kMaxFusedHeadDim)) return false;
+    if (!s.two_sided() && (s.wide != (s.d > kMaxFusedHeadDim) || s.dv() > s.d)) return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (s.wide && dq_row(s) < 0) return false;
   for (const DqShape& r : kDqShapes)
     if (dq_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const SupportShape& r : kSupportShapes)
