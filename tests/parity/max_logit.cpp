@@ -46,6 +46,8 @@ const char* const kManyTiles[] = {
     "fwd bf16 hq4 hk4 sq300 sk320 d64 dv64 causal_top_left max_logit=1",
     "fwd f16 hq4 hk4 sq200 sk320 d256 dv256 max_logit=1",
     "fwd bf16 hq4 hk4 sq200 sk320 d192 dv128 causal_bottom_right max_logit=1",
+    "fwd bf16 hq4 hk4 sq300 sk320 d72 dv72 tile=256x64 max_logit=1",
+    "fwd f16 hq4 hk4 sq300 sk330 d80 dv80 tile=256x48 max_logit=1",
     "fwd bf16 hq4 hk4 sq300 sk320 d64 dv64 bias:f32:1x4x1 max_logit=1",
     "fwd f16 hq4 hk4 sq300 sk320 d128 dv128 bias:f16:1x4x300 max_logit=1",
     "fwd bf16 hq4 hk4 sq300 sk320 d128 dv128 tile=192x128 bias:bf16:1x4x300 max_logit=1",

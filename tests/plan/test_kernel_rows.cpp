@@ -255,7 +255,7 @@ TEST_CASE("rules of speed of cuda.sm90 are switched off by name") {
       {"few_heads", "fwd bf16 hq8 sq32 sk8192 d128", "a_fwd128", "h128a"},
       {"packed_rows", "fwd bf16 b2048 hq16 sq1 sk48 d64", "a_fwd64d", "h64a"},
       {"keys", "fwd bf16 hq8 sq9000 d64", "h64", "h64a"},
-      {"rows_192", "fwd bf16 hq64 sq1024 d80", "h96", "h96a"},
+      {"rows_192", "fwd bf16 b4 hq32 sq2048 d80 causal_top_left", "h96", "h80a"},
       {"cluster", "fwd bf16 hq2 sq1024 d512", "h512", "h512s"},
       {"one_row_mask", "fwd f16 b32 hq12 sq512 d64 bias:f32:32x1x1 causal_top_left", "h64", "h64a"},
       {"bias_192_mask", "fwd bf16 b8 hq16 sq4096 d128 bias:bf16:1x16x4096 causal_top_left", "h128",

@@ -255,10 +255,13 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
                {"fwd f16 hq2 sq2048 d128", "h128a"},
                {"fwd f16 hq2 sq2047 d128", "h128"},
                {"fwd bf16 hq12 sq32760 sk512 d128", "h128a"},
-               {"fwd bf16 b32 hq16 sq729 d72", "h96a"},
+               {"fwd bf16 b32 hq16 sq729 d72", "h72a"},
+               {"fwd bf16 b32 hq16 sq729 d80", "h80a"},
+               {"fwd bf16 b32 hq16 sq729 d96", "h96a"},
                {"fwd bf16 b32 hq16 sq729 d72 kv_padded", "h96"},
                {"fwd bf16 b32 hq16 sq729 d72 elastic", "h128"},
-               {"fwd bf16 b64 hq16 sq256 d72", "h96"},
+               {"fwd bf16 b64 hq16 sq256 d72", "h72a"},
+               {"fwd bf16 b64 hq16 sq257 d80", "h96a"},
                {"fwd bf16 b4 hq32 sq2048 d80 causal_top_left", "h96"},
                {"fwd f16 hq2 sq3000 d192 dv128", "h192"}};
   for (const auto& row : alone) {
@@ -305,7 +308,7 @@ TEST_CASE(
               const bool fast = p.seq_kv >= t.from && (!t.to || p.banded() || p.seq_kv <= t.to);
               const bool filled = !t.halves_o() || (p.seq_q <= 64) == (t.cluster() == 1);
               if (fast && !t.bias && d <= t.d && dv <= t.dv && filled &&
-                  pays_192_rows(p, caps.cores, t))
+                  pays_more_rows(p, caps.cores, t))
                 fit = n;
             }
           }

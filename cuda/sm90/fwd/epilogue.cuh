@@ -43,9 +43,10 @@ TANDEM_DEVICE void store_rows(float (&o)[DV / 2], const float (&factors)[2], ush
       uint x[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        x[n] = ENDS && i >= length ? 0
-                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
-                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
+        x[n] = j + n >= DV / 8 || (ENDS && i >= length)
+                   ? 0
+                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
       const int left = i < rows ? u.head_dim_v - 8 * (j + lane) : 0;
       if (chunks && left >= 8) {
@@ -96,9 +97,10 @@ TANDEM_DEVICE void store_all_rows(float (&o)[DV / 2], const float (&factors)[2],
       uint x[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        x[n] = ENDS && i >= length ? 0
-                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
-                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
+        x[n] = j + n >= DV / 8 || (ENDS && i >= length)
+                   ? 0
+                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
       if (left > 8 * j) *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
     }

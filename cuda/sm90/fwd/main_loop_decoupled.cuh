@@ -19,7 +19,7 @@ namespace sm90 {
 template <typename S>
 TANDEM_DEVICE uint decoupled_descriptor(const FwdSharedStorage<S>& shared, uint n) {
   static_assert(S::Q_STAGES <= 2, "how long it stays");
-  static_assert(S::WIDE_HEADS || S::STAGES > S::WARPGROUPS,
+  static_assert(S::WIDE_HEADS || S::VISITS_ALL || S::STAGES > S::WARPGROUPS,
                 "a consumer that waits for a descriptor holds this many stages");
   return shared.variant_at(0) + n % kDecoupledDescriptors * S::DESCRIPTOR_BYTES;
 }
@@ -28,8 +28,9 @@ TANDEM_DEVICE uint decoupled_descriptor(const FwdSharedStorage<S>& shared, uint 
 // rows of the last tile lie after the last row.
 template <typename S>
 TANDEM_DEVICE bool visits_all_keys(const FwdBlock& u) {
-  return S::PING_PONG && u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN &&
-         (S::M - 1 - (u.seq_q - 1) % S::M) * 16 <= u.seq_q;
+  return S::VISITS_ALL ||
+         (S::PING_PONG && u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN &&
+          (S::M - 1 - (u.seq_q - 1) % S::M) * 16 <= u.seq_q);
 }
 
 template <typename S, typename Params>
@@ -90,15 +91,16 @@ struct DecoupledScore : ScorePolicy<T, S> {
         ping_pong(S::WIDE_HEADS ? S::PING_PONG : visits_all_keys<S>(p.block)) {}
 
   TANDEM_DEVICE void ping_pong_wait() const {
-    if (ping_pong) sm90::ping_pong_wait<S>(c.warpgroup);
+    if (S::VISITS_ALL || ping_pong) sm90::ping_pong_wait<S>(c.warpgroup);
   }
   TANDEM_DEVICE void ping_pong_pass() const {
-    if (ping_pong) sm90::ping_pong_pass<S>(c.warpgroup);
+    if (S::VISITS_ALL || ping_pong) sm90::ping_pong_pass<S>(c.warpgroup);
   }
   // Of tile n: the block of 64 rows that this warpgroup has, the first words of the descriptor, its
   // batch entry and head, and the words of the block.
   TANDEM_DEVICE int block_of(uint n) const {
-    return S::WIDE_HEADS || n % 2 == 0 ? c.warpgroup : S::WARPGROUPS - 1 - c.warpgroup;
+    return S::WIDE_HEADS || S::VISITS_ALL || n % 2 == 0 ? c.warpgroup
+                                                        : S::WARPGROUPS - 1 - c.warpgroup;
   }
   TANDEM_DEVICE int4 all_of(uint n) const {
     return ld_shared_v4_s32(decoupled_descriptor<S>(c.shared, n));
@@ -107,6 +109,10 @@ struct DecoupledScore : ScorePolicy<T, S> {
     return ld_shared_v4_s32(decoupled_descriptor<S>(c.shared, n) + 16);
   }
   TANDEM_DEVICE int4 own_of(uint n) const {
+    if constexpr (S::VISITS_ALL) {
+      const int4 all = all_of(n);
+      return {all.z, all.w, 0, 0};
+    }
     return ld_shared_v4_s32(decoupled_descriptor<S>(c.shared, n) + 32 + 16 * block_of(n));
   }
   // The row of tile n that accumulator_row() counts from. accumulator_row() adds 64 a warpgroup.
@@ -131,7 +137,7 @@ struct DecoupledScore : ScorePolicy<T, S> {
     const FwdBlock& u = params.block;
     if constexpr (S::WIDE_HEADS) release_own_q(t == own.x);
     scale_products(c.s, u);
-    if (t < own.z || t >= own.w)
+    if (S::VISITS_ALL ? (t + 1) * S::N > u.seq_kv : t < own.z || t >= own.w)
       mask_tile<S::N>(c.s, TandemBand{u.band_left, u.band_right, u.band_off},
                       row0_of(c.q_pipe.n) + accumulator_row(), t * S::N + accumulator_col(),
                       u.seq_kv, -INFINITY);
@@ -174,7 +180,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
   // warp does this, with its lanes synchronised, and the others wait for it: a warp or a lane that
   // lags behind would wait for a phase that is long over.
   const auto skip = [&](int count, bool keys, bool values) {
-    if (count <= 0) return;
+    if (S::VISITS_ALL || count <= 0) return;
     const int thread = int(threadIdx.x) % 128;
     if (thread < 32) {
 #pragma unroll 1
@@ -204,7 +210,7 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
     c.wait_q();
     int4 all = policy.all_of(q_pipe.n), own = policy.own_of(q_pipe.n);
     if (uint(all.y) == kNoWorkTile) return;
-    if (own.x >= own.y) {
+    if (!S::VISITS_ALL && own.x >= own.y) {
       const int4 where = policy.where_of(q_pipe.n);
       store_unseen_rows(u, params.push, where.x, where.y, all.x + 64 * policy.block_of(q_pipe.n),
                         64, int(threadIdx.x) % 128, 128);
@@ -233,13 +239,13 @@ TANDEM_DEVICE void main_loop_decoupled(const Params& params, const FwdSharedStor
       // S of the first keys of the next tile overlaps P V of the last keys of this one. unseen: key
       // tiles between them. While the warpgroup holds V of the last keys, it must not wait for more
       // keys than there are stages.
-      int unseen = own.x - policy.all_of(q_pipe.n).z;
+      int unseen = S::VISITS_ALL ? 0 : own.x - policy.all_of(q_pipe.n).z;
       policy.raise_max(own);
       c.release_q();
       c.wait_q();
       all = policy.all_of(q_pipe.n), own = policy.own_of(q_pipe.n);
-      const bool more = uint(all.y) != kNoWorkTile && own.x < own.y &&
-                        (S::STAGES >= 6 || unseen + all.w - own.y <= S::STAGES);
+      const bool more = uint(all.y) != kNoWorkTile && (S::VISITS_ALL || own.x < own.y) &&
+                        (S::VISITS_ALL || S::STAGES >= 6 || unseen + all.w - own.y <= S::STAGES);
       Softmax<S::N> next_softmax(wants_largest(params.push));
       if (more) {
         unseen += all.w - own.y;

@@ -63,7 +63,8 @@ struct FwdShape {
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);
   static_assert(WARPGROUPS >= 2 && WARPGROUPS <= 4, "registers are shared out for these");
-  static constexpr bool PING_PONG = tile.ping_pong && WARPGROUPS > 1, DECOUPLED = tile.decoupled;
+  static constexpr bool PING_PONG = tile.ping_pong && WARPGROUPS > 1, DECOUPLED = tile.decoupled,
+                        VISITS_ALL = fwd_visits_all(tile);
   // Q has one stage, and each warpgroup has its rows of it with mbarriers of its own
   // (main_loop_wide_heads.cuh, main_loop_bias_192_rows.cuh).
   static constexpr bool WIDE_HEADS = Row::has(trait::wide_heads),

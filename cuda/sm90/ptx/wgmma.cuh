@@ -192,11 +192,23 @@ struct Wgmma;
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
 #define TANDEM_ACCUMULATORS_32 TANDEM_D8(0), TANDEM_D8(8)
 #define TANDEM_OPERANDS_32 "%16", "%17", "%18", "%19", "%20", "%21", "%22"
+#define TANDEM_REGISTERS_48 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23}, "
+#define TANDEM_ACCUMULATORS_48 TANDEM_D8(0), TANDEM_D8(8), TANDEM_D8(16)
+#define TANDEM_OPERANDS_48 "%24", "%25", "%26", "%27", "%28", "%29", "%30"
 #define TANDEM_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 #define TANDEM_ACCUMULATORS_64 TANDEM_D8(0), TANDEM_D8(8), TANDEM_D8(16), TANDEM_D8(24)
 #define TANDEM_OPERANDS_64 "%32", "%33", "%34", "%35", "%36", "%37", "%38"
+#define TANDEM_REGISTERS_72 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35}, "
+#define TANDEM_ACCUMULATORS_72 TANDEM_D8(0), TANDEM_D8(8), TANDEM_D8(16), TANDEM_D8(24), \
+                               "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
+#define TANDEM_OPERANDS_72 "%36", "%37", "%38", "%39", "%40", "%41", "%42"
 #define TANDEM_REGISTERS_80 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -293,7 +305,9 @@ struct Wgmma;
 #define TANDEM_WIDTH(N) TANDEM_WIDTH_(N, TANDEM_OPERANDS_##N)
 #define TANDEM_WIDTH_(N, ...) TANDEM_WGMMAS(N, __VA_ARGS__)
 TANDEM_WIDTH(32)
+TANDEM_WIDTH(48)
 TANDEM_WIDTH(64)
+TANDEM_WIDTH(72)
 TANDEM_WIDTH(80)
 TANDEM_WIDTH(96)
 TANDEM_WIDTH(112)

@@ -43,6 +43,7 @@ bool on_blocks(const Problem& p) {
 // Bytes of shared memory of a row of fwd; 0: it has no kernel for the tile.
 int fwd_bytes(const Problem& p, int kernel, const FwdTile& t) {
   if (kernel < 0) return 0;
+  if (fwd_visits_all(t) && p.banded()) return 0;
   const bool elastic = (kKernels[kernel].needs & kHasElastic) != 0;
   return elastic && t.decoupled && !on_blocks(p) ? 0 : sm90_shared_bytes(kKernels[kernel], t);
 }
@@ -78,6 +79,7 @@ int support_row(const Problem& p) {
 
 // Why no kernel of fwd takes a tile.
 String no_kernel(const Problem& p, const FwdTile& t) {
+  if (fwd_visits_all(t)) return "its kernels have softmax alone, without a mask";
   if (t.decoupled)
     return "its kernels have softmax alone, or elastic softmax with a causal mask whose diagonal "
            "goes along blocks of 64 rows and keys";

@@ -24,8 +24,8 @@ struct Sm90Rule : SpeedRule {
 extern const Sm90Rule kSm90Rules[];
 extern const int kSm90RuleCount;
 
-// Whether plain softmax with a tile of 192 rows pays (the rule rows_192).
-bool pays_192_rows(const Problem& p, int64_t cores, const FwdTile& t);
+// Whether plain softmax with a tile of 192 or 256 rows pays (the rule rows_192).
+bool pays_more_rows(const Problem& p, int64_t cores, const FwdTile& t);
 
 // The sentence of the first rule that holds, of those of the path or, where the case has a tile, of
 // tiles; "": none does. A problem that forces its tile is judged by the path's alone.

@@ -39,10 +39,14 @@ struct FwdTile {
 // Tiles whose kernels have softmax alone. With three warpgroups and 96 keys there are no registers
 // for more, and bitmaps of masks come in words of 128 keys.
 constexpr bool fwd_is_plain(const FwdTile& t) {
-  return t.decoupled || t.halves_o() || (t.warpgroups == 3 && t.bc == 96);
+  return t.decoupled || t.halves_o() || t.warpgroups == 4 || (t.warpgroups == 3 && t.bc == 96);
 }
 // Elastic softmax and entmax take the tiles for heads of 128 in place of those for 96.
-constexpr bool fwd_is_softmax(const FwdTile& t) { return t.d == 96; }
+constexpr bool fwd_is_softmax(const FwdTile& t) { return t.d == 80 || t.d == 96; }
+
+// Decoupled warpgroups, but with so few stages that all have to visit all keys of a work tile, with
+// ping-pong scheduling.
+constexpr bool fwd_visits_all(const FwdTile& t) { return t.decoupled && t.stages <= t.warpgroups; }
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
 // mbarriers of the stages of Q. In tiles for a dense bias alone each warpgroup has its own.
@@ -162,7 +166,7 @@ constexpr int fwd_bias_mask_bytes(const FwdTile& t) {
 }
 constexpr int fwd_bias_keep_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_two_warpgroup_tile(row);
-  const int bytes = t.bias ? 0 : fwd_bias_shared_bytes(t);
+  const int bytes = t.bias || fwd_is_plain(row) ? 0 : fwd_bias_shared_bytes(t);
   return bytes > 0 && bytes + fwd_bias_mask_bytes(t) <= kMaxShared ? bytes + fwd_bias_mask_bytes(t)
                                                                    : 0;
 }
@@ -240,7 +244,10 @@ constexpr bool fwd_has_varlen_alone(const FwdTile& t) {
 constexpr int kRowBiasStages = 4;
 constexpr int fwd_row_bias_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_any_varlen_shared_bytes(t) + kRowBiasStages * (2 * 8 + 4 * t.bc);
-  return (t.warpgroups == 4 || !fwd_is_plain(t)) && !t.bias && bytes <= kMaxShared ? bytes : 0;
+  return ((t.warpgroups == 4 && t.decoupled && !fwd_visits_all(t)) || !fwd_is_plain(t)) &&
+                 !t.bias && bytes <= kMaxShared
+             ? bytes
+             : 0;
 }
 
 // Mask bitmap of masks and dropout (cuda/sm90/mask_bitmap.cuh). A stage holds the words of a tile
@@ -256,7 +263,7 @@ constexpr int mask_bitmap_bytes(int rows) { return kMaskStages * (mask_stage_byt
 // The masked variant: every optional input of softmax but a dense bias.
 constexpr int fwd_masked_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_two_warpgroup_tile(row);
-  const int bytes = fwd_varlen_shared_bytes(t);
+  const int bytes = fwd_is_plain(row) ? 0 : fwd_varlen_shared_bytes(t);
   return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kMaskKeys ||
                  bytes + mask_bitmap_bytes(t.rows()) > kMaxShared
              ? 0

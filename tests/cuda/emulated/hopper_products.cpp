@@ -69,27 +69,30 @@ void read_across(Block& block, Type type, uint64_t descriptor, int columns, floa
                 to + k * columns + c);
 }
 
-// d (+)= a b: 64 x 16 times 16 x width. A product of two 16-bit numbers is exact in f32.
-void multiply_add(float* d, const float* a, const float* b, int width) {
+// Columns j to j + 8 EIGHTS of d += a b: 64 x 16 times 16 x width. A product of two 16-bit numbers
+// is exact in f32.
+template <int EIGHTS>
+void multiply_add(float* d, const float* a, const float* b, int width, int j) {
   constexpr int kRows = 4;
-  for (int i = 0; i < 64; i += kRows)
-    for (int j = 0; j < width; j += 16) {
-      Eight sum[kRows][2];
-      for (int r = 0; r < kRows; ++r)
-        for (int n = 0; n < 2; ++n)
-          sum[r][n] = *reinterpret_cast<const Eight*>(d + (i + r) * width + j + 8 * n);
-      for (int k = 0; k < 16; ++k) {
-        const Eight b0 = *reinterpret_cast<const Eight*>(b + k * width + j),
-                    b1 = *reinterpret_cast<const Eight*>(b + k * width + j + 8);
-        for (int r = 0; r < kRows; ++r) {
-          const float x = a[(i + r) * 16 + k];
-          sum[r][0] += x * b0, sum[r][1] += x * b1;
-        }
+  for (int i = 0; i < 64; i += kRows) {
+    Eight sum[kRows][EIGHTS];
+    for (int r = 0; r < kRows; ++r)
+      for (int n = 0; n < EIGHTS; ++n)
+        sum[r][n] = *reinterpret_cast<const Eight*>(d + (i + r) * width + j + 8 * n);
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < EIGHTS; ++n) {
+        const Eight column = *reinterpret_cast<const Eight*>(b + k * width + j + 8 * n);
+        for (int r = 0; r < kRows; ++r) sum[r][n] += a[(i + r) * 16 + k] * column;
       }
-      for (int r = 0; r < kRows; ++r)
-        for (int n = 0; n < 2; ++n)
-          *reinterpret_cast<Eight*>(d + (i + r) * width + j + 8 * n) = sum[r][n];
-    }
+    for (int r = 0; r < kRows; ++r)
+      for (int n = 0; n < EIGHTS; ++n)
+        *reinterpret_cast<Eight*>(d + (i + r) * width + j + 8 * n) = sum[r][n];
+  }
+}
+void multiply_add(float* d, const float* a, const float* b, int width) {
+  int j = 0;
+  for (; j + 16 <= width; j += 16) multiply_add<2>(d, a, b, width, j);
+  if (j < width) multiply_add<1>(d, a, b, width, j);
 }
 
 void carry_out(Block& block, const Multiplication& m) {
