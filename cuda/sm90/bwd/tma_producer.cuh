@@ -83,6 +83,8 @@ TANDEM_DEVICE uint load_tiles(const typename Variant::Params& params, const BwdW
   auto d_o = first_pipeline_state<Variant, S.do_stages>(work);
   typename Variant::template Loader<TILE> variant(params, work, memory);
   typename Variant::template QTiles<TILE> tiles(params, work);
+  if constexpr (Variant::kHasMaskBitmap)
+    tiles.waits = !Variant::has_one_q_tile(u.group, work.span.begin, work.span.end);
   [[maybe_unused]] uint visited = 0;
   const QLoop<Variant, decltype(tiles)> loop{tiles, work, u.group};
 #pragma unroll 1

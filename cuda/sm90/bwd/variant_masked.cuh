@@ -43,6 +43,7 @@ struct MaskedQTiles {
   const MaskBitmapStages<kBr> bits;
   const BwdWorkTile& work;
   uint n = 0;
+  bool waits = true;  // false: the warp needs no bitmap, and all tiles are visited
   TANDEM_DEVICE MaskedQTiles(const typename Variant::Params&, const BwdWorkTile& work)
       : bits(mask_bitmap_at<TILE>(
             BwdSharedStorage<TILE, Variant>{shared_address(aligned_shared_memory())}.variant())),
@@ -53,6 +54,7 @@ struct MaskedQTiles {
       if (int(threadIdx.x) % 32 == 0) mbarrier_arrive(bits.empty(n));
       ++n;
     }
+    if (!waits) return from;
     const int4 tile = bits.wait_tile(n);
     return !(tile.y & kEnd) && tile.z == head ? tile.x : work.span.end;
   }
@@ -87,6 +89,11 @@ struct Masked : Varlen {
     const uint first = index / (kHeads * u.tiles) * kHeads, width = min(kHeads, heads - first),
                n = index - first * u.tiles;
     return (first + n % width) * u.tiles + n / width;
+  }
+  // Whether a work tile has one query tile, which is then visited whatever the mask shows of it. So
+  // its loads need not wait for the bitmap.
+  static TANDEM_DEVICE bool has_one_q_tile(int group, int begin, int end) {
+    return group == 1 && end - begin == 1;
   }
   template <int TILE>
   static TANDEM_DEVICE void init(const BwdSharedStorage<TILE, Masked>& memory) {
@@ -373,10 +380,15 @@ struct Masked : Varlen {
           pass<TILE>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
       };
       int before = int(ld_shared_v4_u32(at + 16).y);  // tiles in front of it are done, or skipped
+      // Found again for each tile, as registers are short.
+      const auto one = [&] {
+        const uint4 x = ld_shared_v4_u32(at + 16);
+        return has_one_q_tile(u.group, int(x.y), int(x.z));
+      };
 #pragma unroll 1
       for (int t = before;; ++t) {
         const int last = int(ld_shared_v4_u32(at + 16).z);
-        t = tiles.next(t, last);
+        if (!one()) t = tiles.next(t, last);
         for (; before < min(t, last); ++before) skip(before);
         if (t >= last) break;
         before = t + 1;
@@ -392,8 +404,11 @@ struct Masked : Varlen {
         bool hides = false;
         if (const int col0 = begin();
             !producer.masks(bits.keep(place), t * S.br, col0, tiles.tile(t), &hides)) {
-          skip(t);
-          continue;
+          if (!one()) {
+            skip(t);
+            continue;
+          }
+          hides = true;
         }
         const uint4 full = ld_shared_v4_u32(at + 32);
         const bool edge = t < int(full.x) || t >= int(full.y) ||
