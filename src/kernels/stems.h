@@ -23,6 +23,7 @@ enum class TileTable : uint8_t {
   none,
   any,
   simt,
+  outer,
   matrix,
   ampere_plain,
   ampere_full,

@@ -15,6 +15,7 @@ constexpr uint32_t narrow = 1u << 1;  // loads by element; its partner without t
 constexpr uint32_t fixed = 1u << 2;   // other inputs than those of its column are not compiled in
 constexpr uint32_t zeroes = 1u << 3;  // bwd_dot: zeroes what the next kernel adds to, as well
 constexpr uint32_t fast = 1u << 4;    // bwd_dot: o and d_o at multiples of 16 bytes
+constexpr uint32_t outer = 1u << 14;  // f32: 8 x 8 elements a thread, operands transposed
 // cuda.sm80.
 constexpr uint32_t tf32 = 1u << 5;       // f32 operands are rounded to TF32
 constexpr uint32_t mma = 1u << 28;       // bwd_dbias: on tensor cores, unlike simt's

@@ -98,6 +98,7 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const PathRow& row : kPaths)
       known |= word == String(backend_name(row.backend)) + "." + row.name;
     for (const Tile& tile : kTiles) known |= word == tile.name;
+    known |= word == kOuterFwd.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
     for (const MatrixDims& dims : kMatrixDims) known |= word == dims.name();
     for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;

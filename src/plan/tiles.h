@@ -4,6 +4,7 @@
 #ifndef TANDEM_SRC_PLAN_TILES_H
 #define TANDEM_SRC_PLAN_TILES_H
 #include "plan/coopmat/tiles.h"
+#include "plan/simt/outer_tiles.h"
 #include "plan/simt/tiles.h"
 #include "plan/sm80/tiles.h"
 #include "plan/tile.h"

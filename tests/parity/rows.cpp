@@ -136,6 +136,26 @@ TEST_CASE("rows: simt and sm80, sums of biases without wide loads, and joined bw
   RowCase{"sm80"}.check("bwd f16 b1 hq1 hk1 sq40 sk50 d64 dv64 sink dropout=0.2 grads=qkvs");
 }
 
+// Plain f32 in the tiles of trait::outer, which few workgroups do not take by themselves.
+TEST_CASE("rows: simt, 8 x 8 elements a thread") {
+  const RowCase simt{"simt", false, [](const tandem::Caps& caps) {
+                       return caps.compute_major >= 8 && caps.shared_bytes >= 110000;
+                     }};
+  const auto check = [&](const std::string& rest) { simt.check(rest + " tile=128x64"); };
+  check("bwd f32 b1 hq2 hk1 sq140 sk180 d64 dv40 causal_bottom_right");
+  check("bwd f32 b1 hq2 hk1 sq70 sk140 d30 dv34");  // without wide loads
+  if (!at_least(Tier::ci)) return;
+  check("bwd f32 b1 hq2 hk1 sq300 sk261 d64 dv64");
+  check("bwd f32 b1 hq2 hk1 sq261 sk300 d64 dv64 left=70 right=5");
+  check("bwd f32 b1 hq2 hk1 sq250 sk260 d8 dv20 left=30 causal_top_left");
+  check("bwd f32 b1 hq2 hk1 sq200 sk150 d52 dv64 causal_bottom_right");  // rows that see no key
+  check("bwd f32 b1 hq2 hk1 sq1 sk129 d64 dv1");
+  check("bwd f32 b2 hq6 hk2 sq130 sk200 d64 dv64 grads=q");
+  check("bwd f32 b2 hq6 hk2 sq130 sk200 d64 dv64 grads=k");
+  check("bwd f32 b2 hq6 hk2 sq130 sk200 d64 dv64 grads=v");
+  check("fwd f32 b2 hq6 hk2 sq130 sk200 d64 dv64 max_logit=1");
+}
+
 TEST_CASE("rows: coopmat2, tensor addressing") {
   RowCase{"coopmat2", false, [](const tandem::Caps& caps) { return caps.coopmat_tensors; }}.check(
       "fwd f16 b1 hq2 hk1 sq70 sk60 d256 dv256");

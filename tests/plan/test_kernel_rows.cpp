@@ -35,6 +35,8 @@ bool is_of(const KernelRow& row, const Launch& l) {
       return true;
     case TileTable::simt:
       return among(kTiles);
+    case TileTable::outer:
+      return name == kOuterFwd.name;
     case TileTable::matrix:
       return among(kMatrixTiles);
     case TileTable::ampere_plain:

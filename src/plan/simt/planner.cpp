@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_rows.h"
 #include "plan/dot_tiles.h"
+#include "plan/simt/outer_tiles.h"
 #include "plan/thrift.h"
 
 namespace tandem {
@@ -76,11 +77,20 @@ class SimtPlanner final : public CudaPlanner {
     return "";
   }
   bool choose(const Refuse& refuse) override {
-    if (!tile_) choose_fixed(refuse);
+    if (!chosen_) {
+      chosen_ = true;
+      choose_fixed(refuse);
+      if (may_be_outer()) {
+        const String why = outer_refusal();
+        if (why.empty()) return outer_ = true;
+        refuse(name() + " " + kOuterFwd.name, why);
+      }
+    }
+    outer_ = false;
     tile_ = next_tile(refuse);
     return tile_ != nullptr;
   }
-  String chosen() const override { return name() + " " + tile_->name; }
+  String chosen() const override { return name() + " " + (outer_ ? kOuterFwd.name : tile_->name); }
 
  protected:
   Vec<Stem> stems() const override {
@@ -89,14 +99,55 @@ class SimtPlanner final : public CudaPlanner {
   void form(Launch* launch) const override {
     CudaPlanner::form(launch);
     if (!is_tiled(launch->stem)) return;
+    if (outer_) return form_outer(launch);
     form_plain(*tile_, launch);
     const bool fused = launch->stem == Stem::bwd_row_sums_dq || launch->stem == Stem::bwd_dkv_dist;
     if (fused || launch->stem == Stem::fwd) launch->kernel = kernel(launch->stem, set_);
     if (fused)
       launch->shared_bytes += uint32_t(16 * tile_ptile_vec4(launch->tile));  // a second tile of P
   }
+  uint32_t key_splits(const Launch& launch, const Extent& extent) const override {
+    return outer_ ? 1 : GpuPlanner::key_splits(launch, extent);
+  }
 
  private:
+  // Whether the kernels of trait::outer could serve a problem of this kind.
+  bool may_be_outer() const {
+    return p.dtype == TANDEM_F32 && p.inputs() == 0 && p.splits <= 1 &&
+           std::max(p.head_dim, p.head_dim_v) <= kOuterWidth && (!p.backward || p.delta_is_dot());
+  }
+  String outer_refusal() const {
+    if (is_disabled(caps, kOuterFwd.name)) return kDisabled;
+    // The backward goes by the size of the forward.
+    const String forced = size_refusal(p, kOuterFwd.br, kOuterFwd.bc);
+    if (!forced.empty()) return forced;
+    if (caps.compute_major < 8)
+      return text("compute capability %d.%d has no copies that bypass the registers",
+                  caps.compute_major, caps.compute_minor);
+    const uint32_t shared = outer_bytes(p.backward ? Stem::bwd_dq : Stem::fwd);
+    if (shared > caps.shared_bytes)
+      return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+    // Two workgroups an SM at least, as one has a warp for each scheduler.
+    int64_t groups = ceil_div(p.seq_q, kOuterRows) * p.heads_q;
+    if (p.backward) groups = std::min(groups, ceil_div(p.seq_kv, kOuterRows) * p.heads_kv);
+    if (!p.batch_invariant) groups *= p.batch;
+    if (p.tile_rows == 0 && groups < 2 * cores_of(caps))
+      return text("%lld workgroups of %d rows are fewer than two for each of %d SMs",
+                  (long long)groups, kOuterRows, int(cores_of(caps)));
+    return "";
+  }
+  static uint32_t outer_bytes(Stem stem) {
+    return uint32_t(sizeof(float)) * (stem == Stem::fwd ? kOuterFwdFloats : kOuterBwdFloats);
+  }
+  void form_outer(Launch* launch) const {
+    launch->tile = launch->stem == Stem::fwd       ? kOuterFwd
+                   : launch->stem == Stem::bwd_dkv ? kOuterDkv
+                                                   : kOuterDq;
+    launch->d_blocks = launch->tile.blocks(p.head_dim);
+    launch->dv_blocks = launch->tile.blocks(p.head_dim_v);
+    launch->shared_bytes = outer_bytes(launch->stem);
+    launch->kernel = kernel(launch->stem, trait::outer);
+  }
   // Whether the kernels that are compiled for a set of inputs take the problem.
   void choose_fixed(const Refuse& refuse) {
     for (const KernelRow& fwd : kKernels) {
@@ -114,6 +165,8 @@ class SimtPlanner final : public CudaPlanner {
         set_ = trait::fixed;
     }
   }
+  bool chosen_ = false;  // something
+  bool outer_ = false;   // of kernels of trait::outer
   const Tile* tile_ = nullptr;
   uint32_t set_ =
       trait::none;  // trait::fixed: of the kernels that are compiled for a set of inputs

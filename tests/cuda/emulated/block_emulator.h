@@ -51,6 +51,7 @@ struct Copies {
   struct Chunk {
     unsigned char* to;
     unsigned char data[16];
+    size_t bytes = 16;
   };
   std::vector<Chunk> open;
   std::vector<std::vector<Chunk>> groups;

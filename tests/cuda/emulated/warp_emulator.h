@@ -118,9 +118,27 @@ void wait() {
   Copies& c = copies();
   size_t done = 0;
   for (; c.groups.size() - done > size_t(LEFT); ++done)
-    for (const Copies::Chunk& chunk : c.groups[done]) std::memcpy(chunk.to, chunk.data, 16);
+    for (const Copies::Chunk& chunk : c.groups[done])
+      std::memcpy(chunk.to, chunk.data, chunk.bytes);
   c.groups.erase(c.groups.begin(), c.groups.begin() + std::ptrdiff_t(done));
 }
+
+// Of cuda/parts/copy.cuh, and of cuda/simt/f32.cuh.
+inline void copy_floats(float* to, const float* from, bool there, size_t count) {
+  if (there && reinterpret_cast<uintptr_t>(from) % (4 * count) != 0) die("a misaligned copy");
+  if (reinterpret_cast<uintptr_t>(to) % (4 * count) != 0) die("a misaligned copy");
+  Copies::Chunk c{reinterpret_cast<unsigned char*>(to), {}, 4 * count};
+  if (there) std::memcpy(c.data, from, 4 * count);
+  copies().open.push_back(c);
+}
+inline void copy_word(float* to, const float* from, bool there) { copy_floats(to, from, there, 1); }
+inline void copy_quad(float* to, const float* from, bool there) { copy_floats(to, from, there, 4); }
+inline void commit_copies() { commit(); }
+template <int LEFT>
+void wait_copies() {
+  wait<LEFT>();
+}
+inline float exp2_approx(float x) { return std::exp2(x); }
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline bool any_of_warp(bool x) { return __any_sync(~0u, x); }
