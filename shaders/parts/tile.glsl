@@ -54,7 +54,9 @@ View own_features(View t, int part, int blocks) {
 // PAIRED: neighbouring invocations have the same columns, of two rows.
 #define TROW (PAIRED != 0 ? TID / (2 * TC) * 2 + TID % 2 : TID / TC)
 #define TCOL (PAIRED != 0 ? TID / 2 % TC : TID % TC)
-#define ROW_OF(e) (TROW + TR * ((e) % RM))
+// With QUADS > 1 also rows come in quads, 4 TR apart: operands are read as vec4s of four rows.
+#define OWN_ROW(i) (QUADS > 1 ? 4 * TROW + (i) % 4 + 4 * TR * ((i) / 4) : TROW + TR * (i))
+#define ROW_OF(e) OWN_ROW((e) % RM)
 #define COL_OF(e) (4 * (TCOL + TC * ((e) / RM)))
 #include "vote.glsl"
 
@@ -129,13 +131,37 @@ uvec4 load_any(View t, int r, int col) {
 
 // Where row r of b lies behind those of a: the four rows of a quad that neighbours read together
 // are adjacent.
-int n_place(int r) {
-  return QUADS > 1 ? (r / (4 * TC) * 4 + r % 4) * TC + r / 4 % TC : (r % 4) * TC + r / 4;
+int n_place(int r) { return (r % 4) * TC + r / 4; }
+
+// With QUADS > 1 operands are transposed: a vec4 has one feature of four rows. Products then need
+// few registers for what they have read, and the next loads fit in beside it.
+const int AT_PITCH = ROWS / 4 + 1, BT_PITCH = COLS / 4 + 1, BT_AT = DK * AT_PITCH;
+
+// Stores four features of row r, from feature d of the step, to rows of `pitch` vec4s.
+void put_transposed(int at, int pitch, int r, int d, vec4 x) {
+  [[unroll]] for (int e = 0; e < 4; e++) pool[at + (d + e) * pitch + r / 4][r % 4] = x[e];
 }
 
 void put_nt(View a, int a0, View b, int b0, int d) {
   int r = TID / NT_LANES, c = TID % NT_LANES;
   if (!stages_nt(r)) return;
+  if (QUADS > 1) {
+    if (WIDE == 0) {
+      [[dont_unroll]] for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
+        put_transposed(0, AT_PITCH, r, 4 * c, to_floats(load_any(a, a0 + r, d + 4 * c)));
+        if (NT_LESS == 0 || r < COLS)
+          put_transposed(BT_AT, BT_PITCH, r, 4 * c, to_floats(load_any(b, b0 + r, d + 4 * c)));
+      }
+      return;
+    }
+    [[unroll]] for (int i = 0; i < NT_VEC; i++) {
+      put_transposed(0, AT_PITCH, r, 4 * c, to_floats(stage_m[i]));
+      if (NT_LESS == 0 || i < NT_LESS)
+        put_transposed(BT_AT, BT_PITCH, r, 4 * c, to_floats(stage_n[i]));
+      r += WG / NT_LANES;
+    }
+    return;
+  }
   if (WIDE == 0) {
     [[dont_unroll]] for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
       pool[r * NT_PITCH + c] = to_floats(load_any(a, a0 + r, d + 4 * c));
@@ -164,22 +190,6 @@ void multiply_nt(inout vec4 s[RQ], int m, int n) {
     }
     return;
   }
-  if (QUADS > 1) {
-    vec4 x[RM];
-    [[unroll]] for (int i = 0; i < RM; i++) x[i] = pool[m + i * TR * NT_PITCH];
-    [[unroll]] for (int q = 0; q < QUADS; q++) {
-      vec4 y[4];
-      [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + (4 * q + c) * TC * NT_PITCH];
-      [[unroll]] for (int i = 0; i < RM; i++) {
-        const int e = q * RM + i;
-        s[e] = fma(vec4(x[i].x), vec4(y[0].x, y[1].x, y[2].x, y[3].x), s[e]);
-        s[e] = fma(vec4(x[i].y), vec4(y[0].y, y[1].y, y[2].y, y[3].y), s[e]);
-        s[e] = fma(vec4(x[i].z), vec4(y[0].z, y[1].z, y[2].z, y[3].z), s[e]);
-        s[e] = fma(vec4(x[i].w), vec4(y[0].w, y[1].w, y[2].w, y[3].w), s[e]);
-      }
-    }
-    return;
-  }
   vec4 y[4];
   [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + c * TC * NT_PITCH];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -188,6 +198,17 @@ void multiply_nt(inout vec4 s[RQ], int m, int n) {
     s[i] = fma(vec4(x.y), vec4(y[0].y, y[1].y, y[2].y, y[3].y), s[i]);
     s[i] = fma(vec4(x.z), vec4(y[0].z, y[1].z, y[2].z, y[3].z), s[i]);
     s[i] = fma(vec4(x.w), vec4(y[0].w, y[1].w, y[2].w, y[3].w), s[i]);
+  }
+}
+
+// With QUADS > 1, s += one feature of rows of a . the same of rows of b.
+void multiply_transposed(inout vec4 s[RQ], int d) {
+  vec4 x[(RM + 3) / 4];
+  [[unroll]] for (int h = 0; h < RM / 4; h++) x[h] = pool[d * AT_PITCH + TROW + TR * h];
+  [[unroll]] for (int q = 0; q < QUADS; q++) {
+    const vec4 y = pool[BT_AT + d * BT_PITCH + TCOL + TC * q];
+    [[unroll]] for (int i = 0; i < RM; i++) s[q * RM + i] =
+        fma(vec4(x[i / 4][i % 4]), y, s[q * RM + i]);
   }
 }
 
@@ -200,7 +221,9 @@ void product_nt(out vec4 s[RQ], View a, int a0, View b, int b0) {
     put_nt(a, a0, b, b0, d);
     barrier();
     if (d + DK < a.width) fetch_nt(a, a0, b, b0, d + DK);
-    if (LEAN != 0) {
+    if (QUADS > 1) {
+      [[unroll]] for (int k = 0; k < DK; k++) multiply_transposed(s, k);
+    } else if (LEAN != 0) {
       m = TROW * NT_PITCH;
       n = (ROWS + TCOL) * NT_PITCH;
       [[dont_unroll]] for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
@@ -301,23 +324,23 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
   const int col = t.first + 4 * (block * TC + TCOL);
   if (WIDE != 0 && DTYPE == F32) {
     [[unroll]] for (int i = 0; i < RM; i++) {
-      const int r = r0 + TROW + TR * i;
+      const int r = r0 + OWN_ROW(i);
       if (r < t.rows && col < t.width) store_wide(row_address(t, r), col, x[i]);
     }
     return;
   }
   barrier(); // the P tile's readers are done
   [[unroll]] for (int i = 0; i < RM; i++) {
-    const int at = (TROW + TR * i) * P_PITCH + TCOL;
+    const int at = OWN_ROW(i) * P_PITCH + TCOL;
     if (QUADS > 1)
       pool[P_AT + at] = x[i];
     else
       ptile[at] = x[i];
   }
   [[dont_unroll]] for (int i = 0; i < RM; i++) {
-    const int r = r0 + TROW + TR * i;
+    const int r = r0 + OWN_ROW(i);
     if (r >= t.rows || col >= t.width) continue;
-    const int at = (TROW + TR * i) * P_PITCH + TCOL;
+    const int at = OWN_ROW(i) * P_PITCH + TCOL;
     const vec4 y = QUADS > 1 ? pool[P_AT + at] : ptile[at];
     if (WIDE != 0)
       store_wide(row_address(t, r), col, y);
@@ -330,7 +353,7 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
 void store_part(View t, int r0, int block, vec4 x[RM]) {
   const int col = t.first + 4 * (block * TC + TCOL);
   [[unroll]] for (int i = 0; i < RM; i++) {
-    const int r = r0 + TROW + TR * i;
+    const int r = r0 + OWN_ROW(i);
     if (r < t.rows && col < t.width) Store4(part_address(t, r, col)).w = floatBitsToUint(x[i]);
   }
 }

@@ -107,7 +107,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   [[unroll]] for (int i = 0; i < RM; i++) l[i] *= weight(own[i], m[i]);
   row_sum(l);
   [[unroll]] for (int i = 0; i < RM; i++) {
-    if (SINK != 0) add_sink(sink_of(entry_batch, h, row0 + TROW + TR * i), m[i], l[i]);
+    if (SINK != 0) add_sink(sink_of(entry_batch, h, row0 + OWN_ROW(i)), m[i], l[i]);
     precise float origin = m[i] + log(l[i]);
     lse[i] = l[i] != 0 ? real_lse(origin) : NO_LSE;
     if (is_far_origin(lse[i])) {
@@ -197,7 +197,7 @@ void main() {
         fetch_v(v, col0);
       }
       [[unroll]] for (int i = 0; i < RM; i++) s[i] =
-          weights_of(s[i], vec4(share_of(row0 + TROW + TR * i)));
+          weights_of(s[i], vec4(share_of(row0 + OWN_ROW(i))));
     }
     if (DROPOUT != 0) drop_tile(s, row0, col0);
     if (QUADS == 1) put_ptile(s);
@@ -212,7 +212,7 @@ void main() {
 
   if (MAX_LOGIT != 0 && TCOL == 0) {
     float top = HIDDEN;
-    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + TROW + TR * i < entry.seq_q) top =
+    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + OWN_ROW(i) < entry.seq_q) top =
         max(top, m[i]);
     if (!is_hidden(top)) raise_max_logit(b, h, top);
   }
@@ -220,14 +220,14 @@ void main() {
     row_sum(l);
     [[unroll]] for (int i = 0; i < RM; i++) {
       if (SINK == 0) continue;
-      const float keep = add_sink(sink_of(entry_batch, h, row0 + TROW + TR * i), m[i], l[i]);
+      const float keep = add_sink(sink_of(entry_batch, h, row0 + OWN_ROW(i)), m[i], l[i]);
       [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
     }
   } else {
     [[unroll]] for (int i = 0; i < RM; i++) l[i] = m[i] != NO_LSE ? 1.0 : 0.0;
   }
   if (LENGTHS_Q != 0) {
-    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + TROW + TR * i >= entry.seq_q) l[i] = 0;
+    [[unroll]] for (int i = 0; i < RM; i++) if (row0 + OWN_ROW(i) >= entry.seq_q) l[i] = 0;
   }
   View o;
   if (SPLIT != 0)
@@ -244,7 +244,7 @@ void main() {
   }
   if (push.lse != uvec2(0) && TCOL == 0) {
     [[unroll]] for (int i = 0; i < RM; i++) {
-      const int row = row0 + TROW + TR * i;
+      const int row = row0 + OWN_ROW(i);
       if (row >= block.seq_q) continue;
       if (NORM == SOFTMAX && SPLIT != 0 && l[i] != 0) {
         store_part_lse(push.lse, part * block.heads_q + h, block.seq_q, row, m[i], log(l[i]));

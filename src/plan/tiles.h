@@ -16,6 +16,8 @@ namespace tandem {
   static_assert(Bc % (4 * TC) == 0 && Br % TR == 0, "whole quads of columns, and whole rows");  \
   static_assert(Bc == 4 * TC || (TileUse::use == TileUse::fwd && max_d <= 8 * TC),              \
                 "several quads: fwd, with two accumulator blocks at most");                     \
+  static_assert(Bc == 4 * TC || (TR % 8 == 0 && Br / TR % 4 == 0 && KC % 32 == 0),              \
+                "several quads: rows come in quads, too, and their places are turned");         \
   static_assert(!pairs || (TR % 2 == 0 && registers == 255), "pairs of rows, not lean");        \
   static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
   static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");   \
