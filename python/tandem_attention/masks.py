@@ -101,7 +101,7 @@ def _bounds(lengths: Any, seq: Any) -> tuple[Integers, Integers]:
     """Begin and end of the document of each position, [batch, seq]; 0 and 0 behind the last."""
     rows = _rows("lengths", lengths)
     _check_lengths(rows)
-    size = _longest([int(row.sum()) for row in rows], seq)
+    size = _longest([sum(row.tolist()) for row in rows], seq)  # may be beyond 64 bits
     begins, ends = np.zeros((2, len(rows), size), np.int64)
     for n, row in enumerate(rows):
         stops = row.cumsum()
@@ -255,7 +255,7 @@ def tree(parents: Any, lengths: Any = None, seq: int | None = None) -> Spans:
     if len(of) != len(rows):
         raise InvalidArgumentError(f"parents have {len(of)} rows, lengths {len(rows)}")
     _check_lengths(rows)
-    size = _longest([int(row.sum()) for row in rows], seq)
+    size = _longest([sum(row.tolist()) for row in rows], seq)  # may be beyond 64 bits
     begins, ends = np.zeros((2, len(rows), size), np.int64)
     for n, (p, row) in enumerate(zip(of, rows, strict=True)):
         _, stops = _ends_of_subtrees(p, row, n)

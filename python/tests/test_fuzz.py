@@ -406,6 +406,7 @@ def test_regression_masks() -> None:
         lambda: masks.document_ids([[0, 0]], causal=MANY),  # type: ignore[arg-type]
         lambda: masks.flashmask(np.zeros((1, 1, 4, 1), np.int32), causal=MANY),  # type: ignore[arg-type]
         lambda: masks.image_spans(8, [[1, [2]]]),
+        lambda: masks.documents([2**63 - 1, 2**63 - 1, 3], 12),
     ):
         with pytest.raises(ta.InvalidArgumentError):
             call()
