@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch", minversion="2.10")
 pytest.importorskip("kernels", minversion="0.17")
 
-import tandem_attention  # noqa: E402
+import tandem_attention
 
 TOOLS = Path(__file__).parent.parent / "tools"
 MACHINE = platform.machine()

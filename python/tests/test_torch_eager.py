@@ -75,7 +75,8 @@ def test_operators_serve() -> None:
 
 
 def test_a_torch_without_the_functions_is_named(tmp_path: Path) -> None:
-    assert _core.torch_connect(str(tmp_path), "tandem") == f"this torch has no libtorch_cpu in {tmp_path}"
+    why = _core.torch_connect(str(tmp_path), "tandem")
+    assert why == f"this torch has no libtorch_cpu in {tmp_path}"
     test_operators_serve()
 
 

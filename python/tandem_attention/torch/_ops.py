@@ -68,7 +68,9 @@ def fake_attention(*args: Any) -> tuple[Tensor, Tensor]:
     return o, q.new_empty(shape, dtype=_kernels.side_type(q))
 
 
-@torch.library.custom_op(f"{NAMESPACE}::attention_max_logit", mutates_args=(), schema=_schema("", 3))
+@torch.library.custom_op(
+    f"{NAMESPACE}::attention_max_logit", mutates_args=(), schema=_schema("", 3)
+)
 def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
     inputs, rng, options = split(args)
