@@ -61,10 +61,9 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
       CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_bottom_right", caps) >= 66);
     }
   // One workgroup of a_fwd128k4 fits a core of 227 KiB, two of a_fwd128d one of 99 KiB, four of
-  // a_fwd64m one of 227. Of 66 parts 48 are left, and all of 528 for one head, which has two for
-  // each core. Half as many workgroups with key warps as there are cores have no parts. With
-  // lengths six workgroups of a_fwdl128d and a_fwdl64d fit; with four warps, as many as there are registers
-  // for.
+  // a_fwd64m one of 227. Of 66 parts 48 are left, and 264 of 528 for one head, two a core.
+  // Half as many workgroups with key warps as there are cores have no parts. With lengths six
+  // workgroups of a_fwdl128d and a_fwdl64d fit; with four warps, as many as have registers.
   Caps small = cuda;
   small.shared_bytes = 99 << 10;
   CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", cuda) == 16);

@@ -82,7 +82,7 @@ inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile&
     return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc &&
            caps.shared_bytes >= 2 * (uint32_t(ampere_shared_bytes(t)) + 1024);
   // More warps for the same rows, so that fewer parts of a row are to be combined. An SM has room
-  // for one such workgroup, so there are no more of them than SMs.
+  // for one workgroup like it, so there are no more of them than SMs.
   if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
       t.table == best.table && t.key_warps > best.key_warps)
     return in_force(caps, sm80_rule::key_warps) && p.heads_q * p.batch <= cores &&
