@@ -35,8 +35,10 @@ String own_folder() {
 }
 
 void* open_shared_library(const String& path, String* why) {
-  // Beside the library, its own needs are looked for in its folder, too.
-  const DWORD flags = path.find_first_of("\\/") == String::npos ? 0 : LOAD_WITH_ALTERED_SEARCH_PATH;
+  // Beside the library, its own needs are looked for in its folder, too. A bare name is not looked
+  // for in the current folder, where any program may have put a file.
+  const bool bare = path.find_first_of("\\/") == String::npos;
+  const DWORD flags = bare ? LOAD_LIBRARY_SEARCH_DEFAULT_DIRS : LOAD_WITH_ALTERED_SEARCH_PATH;
   HMODULE library = LoadLibraryExA(path.c_str(), nullptr, flags);
   if (!library) *why = path + ": Windows error " + std::to_string(GetLastError()).c_str();
   return reinterpret_cast<void*>(library);
