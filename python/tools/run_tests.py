@@ -19,7 +19,7 @@ SKIPPED = 77
 
 # Files by group; a file that no pattern names belongs to "numpy".
 GROUPS: dict[str, tuple[str, ...]] = {
-    "torch": ("test_torch*.py",),
+    "torch": ("test_torch*.py", "test_hf_kernel.py"),
     "drop_in": ("test_drop_in*.py",),
     "jax": ("test_jax*.py",),
     "examples": ("test_examples*.py",),
