@@ -38,7 +38,7 @@ def unpack(wheel: Path, folder: Path) -> str:
         for name in archive.namelist():
             if name.startswith(f"{PACKAGE}/") and not name.startswith(f"{PACKAGE}/jax/"):
                 archive.extract(name, folder)
-            elif "/licenses/" in name:
+            elif "/licenses/" in name and not name.endswith("/"):
                 (folder / Path(name).name).write_bytes(archive.read(name))
     return tag[1]
 
