@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Makes a kernel repository for Hugging Face's package ``kernels`` out of wheels of this package.
 
-    hf_kernel.py WHEEL... FOLDER
+    hf_kernel.py [--cuda VARIANT=ARCHITECTURE,...] WHEEL... FOLDER
 
 Each wheel becomes one variant in FOLDER/build, for torch's stable ABI 2.10: that of CUDA where the
 wheel has the CUDA backend, else that of the CPU. A variant has the whole package below it, with a
 namespace of operators of its own, so that it can be loaded beside the installed package, or beside
-another version of the kernel. FOLDER must not exist yet.
+another version of the kernel. --cuda says what a wheel with CUDA was built by and for, as
+cu130=8.0,9.0. FOLDER must not exist yet.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ NAME = "tandem-attention"
 VERSION = 1  # of the kernel's functions, by which kernels chooses
 PACKAGE = "tandem_attention"
 TORCH = "torch-stable-abi210"  # bindings/torch_shim.h
-CUDA = ("cu130", ["8.0", "8.6", "8.7", "8.9", "9.0"])
 HERE = Path(__file__).parent / "hf_kernel"
 
 
@@ -63,17 +63,23 @@ def digest(folder: Path) -> dict[str, object]:
     return {"algorithm": "sha256", "files": {name: value.decode() for name, value in files.items()}}
 
 
-def variant(wheel: Path, repository: Path) -> Path:
+def variant(wheel: Path, repository: Path, cuda: str | None) -> Path:
     folder = repository / "build" / f"new-{wheel.stem}"
     folder.mkdir(parents=True)
     machine = unpack(wheel, folder)
-    cuda = any((folder / PACKAGE).glob("libtandem_cuda*"))
+    name, architectures = "cpu", ""
+    if any((folder / PACKAGE).glob("libtandem_cuda*")):
+        if not cuda:
+            sys.exit(f"hf_kernel: {wheel.name} has CUDA, and --cuda does not say for what")
+        name, _, architectures = cuda.partition("=")
     identity = hashlib.sha256(wheel.read_bytes()).hexdigest()[:12]
     namespace = f"{PACKAGE}_{identity}"
     set_namespace(folder, namespace)
     for file in sorted(HERE.glob("*.py")):
         (folder / file.name).write_bytes(file.read_bytes())
-    backend = {"type": "cuda", "archs": CUDA[1]} if cuda else {"type": "cpu"}
+    backend: dict[str, object] = {"type": "cpu"}
+    if architectures:
+        backend = {"type": "cuda", "archs": architectures.split(",")}
     metadata = {
         "id": namespace,
         "name": NAME,
@@ -84,18 +90,22 @@ def variant(wheel: Path, repository: Path) -> Path:
         "digest": digest(folder),
     }
     (folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
-    name = f"{TORCH}-{CUDA[0] if cuda else 'cpu'}-{machine}-linux"
-    return folder.rename(folder.parent / name)
+    return folder.rename(folder.parent / f"{TORCH}-{name}-{machine}-linux")
 
 
 def main(arguments: list[str]) -> None:
-    *wheels, last = map(Path, arguments)
+    cuda = None
+    if arguments[:1] == ["--cuda"] and len(arguments) > 1:
+        cuda, arguments = arguments[1], arguments[2:]
+        if not re.fullmatch(r"cu\d+=\d+\.\d+(,\d+\.\d+)*", cuda):
+            sys.exit(f"hf_kernel: --cuda is {cuda}, and not like cu130=8.0,9.0")
+    *wheels, last = map(Path, arguments or [""])
     if not wheels:
         sys.exit(__doc__)
     if last.exists():
         sys.exit(f"hf_kernel: {last} is there already")
     for wheel in wheels:
-        print(variant(wheel, last))
+        print(variant(wheel, last, cuda))
     (last / "README.md").write_bytes((HERE / "README.md").read_bytes())
     benchmarks = last / "benchmarks"
     benchmarks.mkdir()
