@@ -58,7 +58,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tandemConfig.cmake ${PROJECT_BINARY_DIR}/tan
 # ---- pkg-config tandem ----
 list(TRANSFORM TANDEM_CXX_LIBS PREPEND -l OUTPUT_VARIABLE private_libs)
 list(APPEND private_libs ${CMAKE_THREAD_LIBS_INIT})
-if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_APART)
+if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_PLUGIN)
   get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
   list(PREPEND private_libs "-L\"${cudart}\"" -lcudart_static)
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")

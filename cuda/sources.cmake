@@ -23,7 +23,7 @@ function(tandem_cuda_options target architectures)
     CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${architectures}")
 endfunction()
 
-if(TANDEM_CUDA_APART)
+if(TANDEM_CUDA_PLUGIN)
   tandem_cuda_library(tandem_cuda)
   add_library(tandem::cuda ALIAS tandem_cuda)
 endif()

@@ -7,7 +7,7 @@ set(TANDEM_LABELS
   "plan       ^(plans?[.]|parity[.]recorded)"
   "parity     ^parity[.]"
   "driver     (lavapipe|swiftshader|vulkan|gpuav|[.]sync|^broken[.]races|^plan[.]time$|^cache[.]tools$|^specialise)"
-  "emulated   (emulated|^cuda_(fixed|devices)$|^cuda_apart[.])"
+  "emulated   (emulated|^cuda_(fixed|devices)$|^cuda_plugin[.])"
   "mutation   ^(broken|mutation)[.]"
   "sanitized  [.]sanitized$"
   "fuzz       ^fuzz[.]"

@@ -57,7 +57,7 @@ bool kernel_built(const KernelRow& row) {
   if (row.backend != Backend::cuda || !backend_built(row.backend))
     return backend_built(row.backend);
   bool has_sm90 = TANDEM_WITH_SM90;
-#if TANDEM_CUDA_APART
+#if TANDEM_CUDA_PLUGIN
   const CudaBackend* cuda = nullptr;
   if (!find_cuda_backend(&cuda).ok()) return false;
   has_sm90 = cuda->has_sm90();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the C border asks of the CUDA backend, which is in this library or in one that is opened at
-// run time (apart/).
+// run time (plugin/).
 #ifndef TANDEM_SRC_CUDA_BACKEND_H
 #define TANDEM_SRC_CUDA_BACKEND_H
 #include "api/device.h"
@@ -22,7 +22,7 @@ struct CudaBackend {
 // Of device.cpp.
 extern const CudaBackend kCudaBackend;
 
-// Finds the backend. builtin.cpp has it in this library, apart/find.cpp opens the other one, which
+// Finds the backend. builtin.cpp has it in this library, plugin/find.cpp opens the other one, which
 // stays open.
 Status find_cuda_backend(const CudaBackend** backend);
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Where the CUDA backend is: the target TANDEM_CUDA_TARGET, which cuda/sources.cmake gives its sources. Built in, it is the
-# library itself. Apart it is tandem_cuda, which src/cuda/apart/find.cpp opens; that looks for it also where this build makes
+# library itself. As a plug-in it is tandem_cuda, which src/cuda/plugin/find.cpp opens; that looks for it also where this build makes
 # none, as the two need not come from one package.
 set(TANDEM_CUDA_TARGET tandem)
-if(TANDEM_CUDA_APART)
+if(TANDEM_CUDA_PLUGIN)
   set(TANDEM_CUDA_TARGET tandem_cuda)
   set(file ${CMAKE_SHARED_LIBRARY_PREFIX}tandem_cuda${CMAKE_SHARED_LIBRARY_SUFFIX})
   if(UNIX AND NOT APPLE)
     string(APPEND file .${PROJECT_VERSION_MAJOR})
   endif()
-  target_sources(tandem PRIVATE src/base/shared_library.cpp src/cuda/api.cpp src/cuda/apart/find.cpp)
-  set_property(SOURCE src/cuda/apart/find.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_CUDA_FILE="${file}")
+  target_sources(tandem PRIVATE src/base/shared_library.cpp src/cuda/api.cpp src/cuda/plugin/find.cpp)
+  set_property(SOURCE src/cuda/plugin/find.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_CUDA_FILE="${file}")
   unset(file)
 elseif(TANDEM_WITH_CUDA)
   target_sources(tandem PRIVATE src/cuda/api.cpp src/cuda/builtin.cpp)
@@ -21,7 +21,7 @@ endif()
 function(tandem_cuda_library target)
   set(core "$<FILTER:$<TARGET_OBJECTS:tandem>,INCLUDE,/src/((base|kernels|plan|problem)/|api/explain[.])>")
   add_library(${target} SHARED "$<FILTER:${core},EXCLUDE,/(host_memory|shared_library|problem_line)[.]>"
-    ${PROJECT_SOURCE_DIR}/src/cuda/apart/plugin.cpp)
+    ${PROJECT_SOURCE_DIR}/src/cuda/plugin/plugin.cpp)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
   tandem_shared_library(${target} cmake/plugin.map)

@@ -2,7 +2,7 @@
 # The CUDA backend: on the emulator, on a GPU, and what its compiler says.
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT TANDEM_SANITIZE) # its fibers are unknown to sanitizers
   add_subdirectory(cuda/emulated)
-  add_subdirectory(cuda/apart)
+  add_subdirectory(cuda/plugin)
 endif()
 
 if(TANDEM_WITH_CUDA)

@@ -17,7 +17,7 @@ if(Python3_Interpreter_FOUND)
   add_test(NAME docs.rust COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/rust-headers --check)
 
   set(tandem_docs_link "")
-  if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_APART)
+  if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_PLUGIN)
     get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
     set(tandem_docs_link "-L${cudart} -lcudart_static -lrt")
   endif()

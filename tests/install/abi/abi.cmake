@@ -2,7 +2,7 @@
 # The binary interface, as install/abi/ records it. Once more the library's objects, linked into a shared library: what an
 # application would load, with all backends of this build.
 set(objects $<TARGET_OBJECTS:tandem>)
-if(NOT TANDEM_CUDA_APART)
+if(NOT TANDEM_CUDA_PLUGIN)
   foreach(part IN LISTS TANDEM_CUDA_OBJECTS) # kernels with architectures of their own
     list(APPEND objects $<TARGET_OBJECTS:${part}>)
   endforeach()
@@ -11,7 +11,7 @@ add_library(tandem_shared SHARED ${objects})
 set_target_properties(tandem_shared PROPERTIES OUTPUT_NAME tandem LINKER_LANGUAGE CXX
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/abi)
 target_link_libraries(tandem_shared PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_APART)
+if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_PLUGIN)
   target_link_libraries(tandem_shared PRIVATE CUDA::cudart_static)
 endif()
 tandem_library(tandem_shared)

@@ -2,7 +2,7 @@
 # The ways to consume the library, each by a small project of its own; run.cmake says what is done. The library is
 # compiled once, for the CPU: both kinds are made of the same objects. `build` is what these tests were built with.
 set(cuda_line "")
-if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_APART)
+if(TANDEM_WITH_CUDA AND NOT TANDEM_CUDA_PLUGIN)
   get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
   set(cuda_line "-L${cudart} -lcudart_static -lrt")
 endif()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# One case of where libtandem_cuda is, and what the program (test_apart.cpp) then has to print. Called by CTest:
+# One case of where libtandem_cuda is, and what the program (test_plugin.cpp) then has to print. Called by CTest:
 #   cmake -D CASE=... -D PROGRAM=... -D LIBRARY=... -D NAME=... -D FILE=... -D found=... [...] -P cases.cmake
 cmake_minimum_required(VERSION 3.22)
 set(folder ${WORK}/${CASE})

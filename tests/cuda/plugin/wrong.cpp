@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Libraries that libtandem must not use: of Tandem 3.13.14, of another layout, and one that is no
 // backend.
-#include "cuda/apart/plugin.h"
+#include "cuda/plugin/plugin.h"
 
 #if defined(WRONG_stranger)
 extern "C" TANDEM_PLUGIN_EXPORT int stranger() { return 0; }

@@ -2,8 +2,8 @@
 // The border between libtandem and libtandem_cuda, its CUDA backend as a library of its own. C++
 // objects cross it, so both must be of one version and agree on their layout: find.cpp compares
 // the head before it uses anything else.
-#ifndef TANDEM_SRC_CUDA_APART_PLUGIN_H
-#define TANDEM_SRC_CUDA_APART_PLUGIN_H
+#ifndef TANDEM_SRC_CUDA_PLUGIN_PLUGIN_H
+#define TANDEM_SRC_CUDA_PLUGIN_PLUGIN_H
 #include "cuda/backend.h"
 
 #if defined(_WIN32)
