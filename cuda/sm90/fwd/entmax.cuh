@@ -46,8 +46,6 @@ struct Search {
   TANDEM_DEVICE uint verdict() const { return at; }
   TANDEM_DEVICE uint tile(int stage) const { return at + 8 + 4 * stage; }
   TANDEM_DEVICE uint again(int n) const { return at + 24 + 4 * n; }
-  // Not 0: a warp wants products for o of the n-th work tile, n modulo 2.
-  TANDEM_DEVICE uint products(int n) const { return at + 36 + 4 * n; }
   TANDEM_DEVICE uint words(int warpgroup, int set) const {
     return at + kSearchWords + (2 * warpgroup + set) * (kSupportWords * 4);
   }
@@ -55,7 +53,6 @@ struct Search {
   TANDEM_DEVICE void init() const {
     mbarrier_init(verdict(), 4 * S::WARPGROUPS);
     for (int n = 0; n < 3; ++n) st_shared(again(n), 0);
-    for (int n = 0; n < 2; ++n) st_shared(products(n), 0);
   }
 };
 
@@ -96,8 +93,7 @@ TANDEM_DEVICE bool has_support(uint words, int rel) {
 // rows. Candidates of a list lie STEP bytes apart, so that the threads of a warp have no bank
 // conflict. While no list of a warp has been long, they are indexed: 16 bits say which of the
 // visible keys of a lane each candidate is. They lie behind the first INDEXED candidates of the
-// warp's lists, in room for candidates of longer ones. When another warp wants products, indices
-// are no longer stored. Their room stays, so that bounds do not depend on when that is seen.
+// warp's lists, in room for candidates of longer ones.
 template <typename S>
 struct Candidates {
   // In store_o(): 16-byte chunks of V of a lane; candidates of a list and quads at once.
@@ -105,8 +101,8 @@ struct Candidates {
   uint first;   // address of row 0's list; row 1's is half a STEP later
   uint end[2];  // address after the last candidate
   float bound[2];
-  uint keys;  // address of a candidate's index, less half of the candidate's address
-  bool indexed, stored = true;  // the same in all lanes
+  uint keys;     // address of a candidate's index, less half of the candidate's address
+  bool indexed;  // the same in all lanes
   TANDEM_DEVICE explicit Candidates(uint lists, bool indices) : indexed(indices) {
     lists += uint((read_tid_x() - 128) / 32 * (S::MOST * S::STEP));
     first = lists + uint(read_tid_x() % 32 * 4);
@@ -116,7 +112,6 @@ struct Candidates {
   TANDEM_DEVICE uint row(int r) const { return first + uint(r * (S::STEP / 2)); }
   TANDEM_DEVICE int count(int r) const { return int((end[r] - row(r)) / S::STEP); }
   TANDEM_DEVICE void clear() { end[0] = row(0), end[1] = row(1); }
-  TANDEM_DEVICE bool has_indices() const { return indexed && stored; }
   TANDEM_DEVICE int full() const { return (indexed ? S::INDEXED : S::MOST) - S::AT_ONCE; }
   TANDEM_DEVICE bool any_beyond(int count) const {
     return __any_sync(kAllLanes,
@@ -136,7 +131,7 @@ struct Candidates {
     for (int j = 0; j < COUNT / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
-      if (j % 2 == 1) limit(full());
+      if (j % 2 == 1) limit(S::MOST - S::AT_ONCE);
     }
   }
 
@@ -144,23 +139,27 @@ struct Candidates {
   // of other lanes beside it.
   template <int COUNT>
   TANDEM_DEVICE void append(const float (&s)[COUNT], uint key) {
-    // Most warps have nothing to append of 8 keys where the support is small, and a store takes as
+    // Most warps have nothing to append of 16 keys where the support is small, and a store takes as
     // long whether any lane executes it or not.
     uint some = 0;
 #pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j)
-      if (fmaxf(s[4 * j], s[4 * j + 1]) > bound[0] || fmaxf(s[4 * j + 2], s[4 * j + 3]) > bound[1])
+    for (int j = 0; j < COUNT / 8; ++j) {
+      const float* const x = s + 8 * j;
+      if (fmaxf(fmaxf(x[0], x[1]), fmaxf(x[4], x[5])) > bound[0] ||
+          fmaxf(fmaxf(x[2], x[3]), fmaxf(x[6], x[7])) > bound[1])
         some |= 1u << j;
+    }
     some = __reduce_or_sync(kAllLanes, some);
     if (some == 0) return;
 #pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j) {
+    for (int j = 0; j < COUNT / 8; ++j) {
       if ((some >> j & 1) == 0) continue;
-      const uint first_key = opaque(key) + uint(2 * j);  // not computed where there is no candidate
+      const uint first_key =
+          opaque(key) + uint(4 * j);  // not computed where no row has a candidate
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2], keys,
-                              first_key + uint(i % 2));
+      for (int i = 0; i < 8; ++i)
+        append_above<S::STEP>(end[i / 2 % 2], s[8 * j + i], bound[i / 2 % 2], keys,
+                              first_key + uint(i / 4 * 2 + i % 2));
       limit(S::INDEXED - S::AT_ONCE);
     }
   }
@@ -220,8 +219,12 @@ struct Candidates {
   // Drops the candidates that are not above the bounds. Lists that are still long lose their
   // indices.
   TANDEM_DEVICE void shorten() {
-    has_indices() ? drop<true>() : drop<false>();
-    if (indexed && any_beyond(kShortList + 1)) indexed = false;
+    if (indexed) {
+      drop<true>();
+      if (any_beyond(kShortList + 1)) indexed = false;
+    } else {
+      drop<false>();
+    }
   }
   template <bool INDICES>
   TANDEM_DEVICE void drop() {

@@ -44,7 +44,6 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, FwdOptionalParams> producer(params, shared);
   SearchPasses passes;
-  [[maybe_unused]] int parity = 0;  // of the number of work tiles so far
   FwdWorkTile at;
   while (next_visible_tile(scheduler, &at)) {
     const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
@@ -95,12 +94,8 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
     uint verdict = kAgain;
     bool known = false;
     if constexpr (FAST) {
-      // Where products are wanted already, the first tile need not wait for the verdict.
-      if (ld_shared_u32(search.products(parity)) == 0) {
-        verdict = wait_verdict();
-        known = true;
-      }
-      parity ^= 1;
+      verdict = wait_verdict();
+      known = true;
       if (verdict == kByLists) {
         passes.next();
         continue;
@@ -158,7 +153,6 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
 
   StaticTileScheduler<S> scheduler(params);
   SearchPasses passes;
-  [[maybe_unused]] int parity = 0;  // of the number of work tiles so far
   FwdWorkTile at;
   while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
     store_unseen_rows<S>(u, params.push, unseen);
@@ -258,9 +252,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
         // steps: Newton steps to take. tile: the steps include these keys, whose products are in no
         // list yet. Otherwise they take the lists alone.
         int steps = 0;
-        const bool was_indexed = list.indexed, had_indices = list.has_indices();
-        if (half == 0 && had_indices)
-          list.stored = !__any_sync(kAllLanes, ld_shared_u32(search.products(parity)) != 0);
+        const bool was_indexed = list.indexed;
         bool tile = true, some = lost;
         if (!begun) {
           float top[2];
@@ -290,7 +282,7 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
             if (!tile) break;
           }
           const uint from[2] = {list.end[0], list.end[1]};
-          if (list.has_indices())
+          if (list.indexed)
             list.append(x, uint((t - at.span.begin) * (N / 4) + half * (N / 8)));
           else
             list.append(x);
@@ -311,12 +303,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
           }
         }
         if (lost) list.indexed = false;
-        if (was_indexed && !list.indexed && threadIdx.x % 32 == 0)
-          st_shared(search.products(parity), 1);
-        if (list.has_indices()) return;
-        if (had_indices)
+        if (was_indexed && !list.indexed)
           set_bits_from(t);
-        else
+        else if (!list.indexed)
           set_bit(t, some || lost);
       };
       // While a thread takes one half of a tile's products, those with the next half of its keys
@@ -363,15 +352,15 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
       if (kv.elected) mbarrier_arrive(stage.empty);
       if (!lost) {
         list.raise(1, radius, false, first);
-        const bool had_indices = list.has_indices();
+        const bool was_indexed = list.indexed;
         list.shorten();
-        if (had_indices && !list.indexed) set_bits_from(at.span.begin);
+        if (was_indexed && !list.indexed) set_bits_from(at.span.begin);
         list.raise(30, radius, false, first);
         lost = list.any_far();
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) t_row[r] = list.bound[r] * scale;
-      if (list.has_indices()) {
+      if (list.indexed) {
         // Another warp may need products.
         if (lost || !params.features.SKIP) {
           set_bits_from(at.span.begin);
@@ -384,12 +373,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
           }
         }
       }
-      // All are behind the work tile before, and none is yet in the next one.
-      if (threadIdx.x == 128) st_shared(search.products(parity ^ 1), 0);
-      parity ^= 1;
-      outcome = verdict(lost                                                  ? kAgain
-                        : list.has_indices() && list.tiles_as_long() <= tiles ? kByLists
-                                                                              : kByProducts);
+      outcome = verdict(lost                                            ? kAgain
+                        : list.indexed && list.tiles_as_long() <= tiles ? kByLists
+                                                                        : kByProducts);
       if (outcome == kByLists) {
         passes.next();
         if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
