@@ -1,9 +1,9 @@
 # The CUDA backend, as sources of TANDEM_CUDA_TARGET (src/cuda/sources.cmake). Included by the root CMakeLists.txt when
 # TANDEM_WITH_CUDA is on.
-# CMAKE_CUDA_ARCHITECTURES is yours to set. Unset: machine code for sm_80 and sm_90, and PTX for every
-# other GPU, which its driver compiles once. Toolkit 13 no longer compiles for sm_70.
+# CMAKE_CUDA_ARCHITECTURES is yours to set. Unset: machine code for sm_80, which sm_86, sm_87 and sm_89 run too, and for sm_90;
+# and PTX for every other GPU, which its driver compiles once. Toolkit 13 no longer compiles for sm_70.
 set(default_architectures OFF)
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   set(default_architectures ON)
   # Before the language is enabled, which else puts the compiler's own default into the cache, where the
   # next configuration would take it for yours.
