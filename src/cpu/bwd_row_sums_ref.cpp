@@ -34,10 +34,8 @@ void bwd_row_sums(const Problem& p, const RefHead& head, const RefRows& out) {
             if (row.pass(j)) tau_floor += gradient.dp_size(j) / row.positions();
             slope_floor += t * gradient.e[n];
           }
-          if (row.slack) {
-            tau_slack += row.dm[n] * share;
-            slope_slack += t * gradient.dds[n];
-          }
+          if (row.slack) tau_slack += row.dm[n] * share;
+          if (row.slack || gradient.rounds) slope_slack += t * gradient.dds[n];
         }
       }
     }

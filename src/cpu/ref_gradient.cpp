@@ -28,7 +28,8 @@ GradientRows<Real>::GradientRows(const Problem& problem, const RefHead& group, i
       }
     for (double& x : v_size_) x = std::sqrt(x);
   }
-  rounds = with_floor_ && problem.delta_is_dot() && group.o && group.score_error > 0;
+  rounds =
+      with_floor_ && problem.normalizer == Normalizer::softmax && group.o && group.score_error > 0;
   if (row.slack || rounds) dds.resize(size_t(Sk));
 }
 
@@ -97,7 +98,7 @@ void GradientRows<Real>::make_floor() {
   if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
   bound = sum + (group_.d_lse ? std::fabs(group_.d_lse[r_]) : 0);
   // f16 rounds numbers below 2^-14 as if they were that large, and o may be one of them.
-  if (p_.delta_is_dot() && p_.dtype == TANDEM_F16)
+  if (p_.normalizer == Normalizer::softmax && p_.dtype == TANDEM_F16)
     for (int64_t c = 0; c < p_.head_dim_v; ++c) bound += 0x1p-14 * std::fabs(double(d_o_row[c]));
   for (int64_t j = row.lo; j < row.hi; ++j)
     e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (dp_size(j) + bound);

@@ -19,8 +19,9 @@ class GradientRows {
   Vec<Real> dp, ds;               // dp after dropout; both 0 where a key is hidden
   Vec<double> e, dds;             // floor and slack of ds
   double bound = 0, d_delta = 0;  // on |delta| before it cancels; how much it may change
-  // Whether d_delta is due to a rounding of o. Few roundings are in the same direction all over a
-  // row, so they do not add up over rows.
+  // Whether d_delta is due to a rounding of o, from which a path may form delta of softmax also
+  // where bwd_row_sums runs. Few roundings are in the same direction all over a row, so they do not
+  // add up over rows.
   bool rounds = false;
 
   const Real* q_row(int64_t r) const { return &q[size_t(r * p_.head_dim)]; }

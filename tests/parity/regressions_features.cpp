@@ -488,3 +488,10 @@ TEST_CASE("regression: alibi with Sq != Sk, and a bias per batch entry" *
     check(p, seed_of("alibi other end"), sparse());
   }
 }
+
+// delta of softmax is <d_o, o> on cuda.sm90, and a sum over keys elsewhere, as d_slope needs those
+// sums. Dropout makes o of a row with one key round.
+TEST_CASE("regression: alibi and dropout where rows see one key") {
+  check_lines({"bwd f16 b1 hq16 hk16 sq64 sk1 d64 dv64 alibi dropout=0.3 grads=qkva",
+               "bwd bf16 b1 hq16 hk16 sq64 sk1 d64 dv64 alibi dropout=0.3 grads=a"});
+}
