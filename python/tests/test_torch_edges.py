@@ -288,3 +288,14 @@ def test_a_workspace_limit_holds_for_forward_and_backward() -> None:
         torch.autograd.grad(o, q, torch.ones_like(o))
     with pytest.raises(InvalidArgumentError, match="workspace_limit is -1"):
         attention(q, k, v, workspace_limit=-1)
+
+
+def test_a_bias_of_no_keys_has_a_gradient() -> None:
+    q = torch.randn(2, 2, 5, 8, requires_grad=True)
+    k = torch.randn(2, 2, 0, 8)
+    for heads in (1, 2):
+        bias = torch.randn(2, heads, 5, 0, requires_grad=True)
+        for _ in range(2):
+            made = torch.autograd.grad(attention(q, k, k, bias=bias).sum(), (q, bias))
+            assert made[0].eq(0).all()
+            assert made[1].shape == bias.shape

@@ -66,7 +66,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
   is(lengths_kv, p.batch > 0 && p.lengths_kv != Lengths::full, 4);
   is(offsets_q, p.batch > 0 && p.lengths_q == Lengths::gapped, 4);
   is(offsets_kv, p.batch > 0 && p.lengths_kv == Lengths::gapped, 4);
-  is(d_bias, dense && plan.stores_d_bias(), dtype_size(p.d_bias_dtype));
+  is(d_bias, dense && p.seq_kv > 0 && plan.stores_d_bias(), dtype_size(p.d_bias_dtype));
   is(d_dist_bias, plan.sums_dist(), side);
   is(d_slope, heads && p.wants(TANDEM_GRAD_SLOPE), side);
   is(d_tau, heads && p.wants(TANDEM_GRAD_TAU), side);
