@@ -136,7 +136,9 @@ class _Torch(Framework):
             )
         if array.layout is not importlib.import_module("torch").strided:
             raise UnsupportedError(f"{name} is a tensor of layout {array.layout}, not strided")
-        torch_ops = importlib.import_module("tandem_attention.torch._ops")
+        if array.is_neg():
+            raise UnsupportedError(f"{name} is a negative view; {name}.resolve_neg() is none")
+        torch_ops = importlib.import_module(".torch._ops", __package__)
         torch_ops.refuse_tangents(((name, array),))
         device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
         layout = Layout(tuple(array.shape), tuple(array.stride()), str(array.dtype)[6:])

@@ -15,7 +15,7 @@ import torch.autograd.forward_ad as forward_ad  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
-from tandem_attention import InvalidArgumentError, UnsupportedError  # noqa: E402
+from tandem_attention import InvalidArgumentError, UnsupportedError, _plans  # noqa: E402
 from tandem_attention.drop_in.flash_attn import (  # noqa: E402
     flash_attn_func,
     flash_attn_varlen_func,
@@ -288,6 +288,25 @@ def test_a_workspace_limit_holds_for_forward_and_backward() -> None:
         torch.autograd.grad(o, q, torch.ones_like(o))
     with pytest.raises(InvalidArgumentError, match="workspace_limit is -1"):
         attention(q, k, v, workspace_limit=-1)
+
+
+@pytest.mark.parametrize("more", [{}, {"slope": torch.ones(2)}, {"keep": torch.ones(3, 3) > 0}])
+def test_negative_views(more: dict[str, Any]) -> None:
+    _plans.clear()
+    view = torch.randn(1, 2, 3, 8, dtype=torch.complex64).conj().imag
+    assert view.is_neg()
+    plain = view.resolve_neg().clone()
+    for _ in range(2):  # the first call plans
+        o = attention(view, plain, view, **more)
+        want = attention(plain, plain, plain, **more)
+        torch.testing.assert_close(o, want)
+    q = plain.clone().requires_grad_()
+    for _ in range(2):
+        (d_q,) = torch.autograd.grad(attention(q, plain, plain, **more), q, view)
+        (want,) = torch.autograd.grad(attention(q, plain, plain, **more), q, plain)
+        torch.testing.assert_close(d_q, want)
+    with pytest.raises(UnsupportedError, match="k is a negative view"):
+        ta.attention(plain, view, plain, out=torch.empty_like(plain))
 
 
 def test_a_bias_of_no_keys_has_a_gradient() -> None:

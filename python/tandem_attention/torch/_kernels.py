@@ -201,6 +201,16 @@ def _workspace(call: Call, q: Tensor) -> tuple[Tensor, int]:
     return space, address
 
 
+def _resolved(inputs: Inputs) -> Inputs:
+    """Without negative views, whose memory has the opposite sign: the imag of a conjugate is one.
+    torch resolves them for operators, so the layouts are those that an operator sees."""
+    for t in inputs:
+        if t is not None and t.is_neg():
+            resolved: list[Any] = [None if t is None else t.resolve_neg() for t in inputs]
+            return Inputs(*resolved)
+    return inputs
+
+
 def _key_of(inputs: Inputs, options: Options) -> tuple[Any, ...]:
     """All that a plan of these inputs depends on. The options count by their identity, which
     intern() makes the same for equal ones."""
@@ -310,8 +320,13 @@ def forward_call(
     inputs: Inputs, options: Options, seed: int, offset: int, max_logit: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Call]:
     """forward(), and what it executed."""
+    inputs = _resolved(inputs)
     q = inputs.q
-    key = _key_of(inputs, options)
+    try:
+        key = _key_of(inputs, options)
+    except RuntimeError:  # a nested tensor has no shape
+        _check(inputs, {})
+        raise
     if max_logit is not None:
         key = (*key, "max_logit")
     call: Call | None = _plans.find(key)
@@ -392,6 +407,8 @@ def backward_call(
     offset: int,
 ) -> tuple[list[Tensor | None], Call]:
     """backward(), and what it executed."""
+    inputs = _resolved(inputs)
+    d_o, d_lse = d_o.resolve_neg(), None if d_lse is None else d_lse.resolve_neg()
     q = inputs.q
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,
