@@ -46,10 +46,13 @@ bool has_failed(Value mark) {
 void forward_in_python(Inputs& in, Value* made) {
   Value stack[5] = {in.q.release(), in.k.release(), in.v.release(), optional(in.bias),
                     Value(in.options)};
-  bool failed = g_torch.torch_call_dispatcher((g_space + "::eager_forward_in_python").c_str(), "",
-                                              stack, shim::kConvention) != 0;
-  if (!failed) failed = has_failed(stack[2]);
-  for (size_t n = 0; n < 2; ++n) made[n] = failed ? undefined() : stack[n];
+  const bool returned = !g_torch.torch_call_dispatcher(
+      (g_space + "::eager_forward_in_python").c_str(), "", stack, shim::kConvention);
+  const bool failed = !returned || has_failed(stack[2]);
+  for (size_t n = 0; n < 2; ++n) {
+    Tensor result = returned ? take(stack[n]) : Tensor();
+    made[n] = failed ? undefined() : result.release();
+  }
 }
 
 // (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale) -> (output,

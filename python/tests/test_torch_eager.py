@@ -322,6 +322,25 @@ def test_errors_of_the_backward_keep_their_type(monkeypatch: pytest.MonkeyPatch)
     assert q.grad is not None
 
 
+def test_interrupts_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = leaves(*(normal(1, 2, 8, 8) for _ in "qkv"))
+    _plans.clear()
+
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_eager._kernels, "forward_call", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            attention(q, k, v)
+    o = attention(q, k, v)
+    assert o.grad_fn.name() == NODE
+    with monkeypatch.context() as patch:
+        patch.setattr(_eager._kernels, "backward_call", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            o.backward(normal(1, 2, 8, 8))
+
+
 def test_calls_of_others_are_refused() -> None:
     q = normal(1, 2, 8, 8)
     with pytest.raises(RuntimeError, match="overridden by tandem_attention alone"):

@@ -397,7 +397,7 @@ def _forward_in_python(
         o, lse, call = _kernels.forward_call(inputs, _numbered[number].options, 0, 0)
         _remember(key, call, [o, lse])
         return o, lse, q.new_empty(0)
-    except Exception as error:
+    except BaseException as error:
         _failed.error = error
         return q.new_empty(0), q.new_empty(0), q.new_empty(0, 0)
 
@@ -431,12 +431,12 @@ def _backward_in_python(
         else:
             made = _gradients(needed, inputs, o, lse, d_o, None, (known.options, 0, 0))
         return *(q.new_empty(0) if t is None else t for t in made[:4]), q.new_empty(0)
-    except Exception as error:
+    except BaseException as error:
         _raise_later(error)
         return *(q.new_empty(0) for _ in range(4)), q.new_empty(0, 0)
 
 
-def _raise_later(error: Exception) -> None:
+def _raise_later(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
