@@ -7,7 +7,6 @@ and the docstrings are compared with it by python/tests/test_types.py.
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
@@ -161,7 +160,7 @@ def _window(window: Any) -> tuple[int, int]:
 
 def _scale(value: float) -> float:
     as_float = number("scale", value)
-    if math.isnan(as_float):
+    if as_float != as_float:  # torch.compile does not trace isnan() of a number that shapes give
         raise InvalidArgumentError("scale is nan; None stands for 1 / sqrt(D)")
     return as_float
 

@@ -248,6 +248,21 @@ def test_which_operation_a_compiled_graph_has(more: dict[str, Any]) -> None:
     assert ["plain" in name for name in names] == [not more]
 
 
+def test_numbers_of_dynamic_shapes() -> None:
+    def call(q: Tensor) -> Tensor:
+        rows = q.shape[2]
+        o: Tensor = attention(q, q, q, scale=rows**-0.5, window=(rows // 2, 0))
+        return o
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (6, 9):
+        q = normal(1, 2, rows, 8)
+        close([compiled(q)], [call(q)], 1e-6)
+    with pytest.raises(Exception, match="scale is nan"):
+        attention(q, q, q, scale=float("nan"))
+
+
 # ---- torch.func ----------------------------------------------------------------------------------
 
 
