@@ -351,16 +351,16 @@ def attention(
             keys = options.seq_kv
         bias = None if bias is None else _four(bias, "bias", keys)
         keep = None if keep is None else _four(keep, "keep", keys)
-    if (
-        not compiling and _eager.serving and spans is None and block_mask is None
-        and bias_table is None and bias_index is None and dist_bias is None and slope is None
-        and tau is None and sink is None and lengths_q is None and lengths_kv is None
-        and offsets_q is None and offsets_kv is None and not return_max_logit
-        and forward_ad._current_level < 0
-    ):  # fmt: skip
-        plain = _eager.attention(q, k, v, bias, keep, made, seed, offset, return_lse)
-        if plain is not None:
-            return plain
+    plain = (
+        spans is None and block_mask is None and bias_table is None and bias_index is None
+        and dist_bias is None and slope is None and tau is None and sink is None
+        and lengths_q is None and lengths_kv is None and offsets_q is None and offsets_kv is None
+        and not return_max_logit and forward_ad._current_level < 0
+    )  # fmt: skip
+    if plain and not compiling and _eager.serving:
+        served = _eager.attention(q, k, v, bias, keep, made, seed, offset, return_lse)
+        if served is not None:
+            return served
     inputs = Inputs(
         q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table, q),
         _index(bias_index),
@@ -384,14 +384,13 @@ def attention(
         _kernels.check_tensors(inputs)
         if kind == "meta" and not compiling:
             _check_meta(inputs, options)
-        rng = _eager.rng(options, seed, offset)
         op: Any = _ops.attention
-        if compiling and _plain_ops.takes(inputs, rng, options):
+        if compiling and plain and not options.dropout and not _plain_ops.is_exporting():
             o, lse = _plain_ops.attention(*_plain_ops.narrow(inputs, options))
         else:
             if not compiling and torch._C._are_functorch_transforms_active():
                 op = _Transformed.apply
-            o, lse = op(*inputs, rng, *options)
+            o, lse = op(*inputs, _eager.rng(options, seed, offset), *options)
     else:
         if seed is None:
             seed = int(_eager.random_seed()) if options.dropout else 0

@@ -29,12 +29,8 @@ _NOTHING = (None,) * (len(Inputs._fields) - _PLAIN + 1)  # the other inputs and 
 _read: dict[str, dict[str, Any]] = {"": {}}
 
 
-def takes(inputs: Inputs, rng: Tensor | None, options: Options) -> bool:
-    """Whether a call is one of these operations'. Not in a program that is exported: it is kept,
-    and tandem::attention stays as it is."""
-    packed = options.packed_q or options.packed_kv
-    exporting = torch.compiler.is_exporting()
-    return rng is None and not packed and not exporting and not _kernels.has_more(inputs)
+# A program that is exported is kept, and tandem::attention stays as it is. torch 2.6 does not say.
+is_exporting: Any = getattr(torch.compiler, "is_exporting", lambda: True)
 
 
 def narrow(inputs: Inputs, options: Options) -> tuple[Any, ...]:
