@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import zipfile
@@ -108,6 +109,12 @@ def test_metadata(repository: Path) -> None:
     metadata = Metadata.read_from_file(variant / "metadata.json")
     assert metadata.digest is not None
     metadata.digest.validate(Digest.hash_variant(DigestAlgorithm.SHA256, variant))
+
+
+def test_no_variant_imports_the_installed_package(repository: Path) -> None:
+    imports = re.compile(r'^\s*(?:from|import) tandem_attention|import_module\("tandem_att', re.M)
+    for file in repository.rglob("*.py"):
+        assert not imports.search(file.read_text()), file
 
 
 def test_kernel_beside_the_package(repository: Path) -> None:

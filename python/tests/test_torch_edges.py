@@ -318,3 +318,34 @@ def test_a_bias_of_no_keys_has_a_gradient() -> None:
             made = torch.autograd.grad(attention(q, k, k, bias=bias).sum(), (q, bias))
             assert made[0].eq(0).all()
             assert made[1].shape == bias.shape
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    q, k, v = qkv(1, 2, 5, 8)
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((None, k, v), {}, "q is a NoneType"),
+        ((q.numpy(), k, v), {}, "q is a ndarray"),
+        ((q, None, v), {}, "k is a NoneType"),
+        ((q, None, v), {"bias": q}, "k is a NoneType"),
+        ((q, k, [1.0]), {}, "v is a list"),
+        ((q, k, v), {"bias": 1.0}, "bias is a float"),
+        ((q, k, v), {"keep": k.numpy()}, "keep is a ndarray"),
+    ]
+    for tensors, more, sentence in cases:
+        with pytest.raises(InvalidArgumentError, match=f"{sentence}, not a tensor"):
+            attention(*tensors, **more)
+    nested = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 4, 8)])
+    for grad in (False, True):
+        with pytest.raises(UnsupportedError, match="q is a nested tensor"):
+            attention(*(nested.detach().requires_grad_(grad) for _ in "qkv"))
+
+
+def test_autocast_leaves_alone_what_torch_leaves_alone() -> None:
+    q, k, v = qkv(1, 2, 5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(q.half(), k, v).dtype == torch.bfloat16
+        assert attention(q.double(), k.double(), v.double()).dtype == torch.float64
+        with pytest.raises(UnsupportedError, match="q is int32"):
+            attention(q.int(), k.int(), v.int())
+        with pytest.raises(InvalidArgumentError, match="k is a ndarray"):
+            attention(q, k.numpy(), v)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .._errors import InvalidArgumentError
 from .._options import Diagonal
 from ..torch import attention
+from ..torch._kernels import autocast
 from ._jagged import jagged_attention
 
 __all__ = ["replace_sdpa", "scaled_dot_product_attention"]
@@ -49,11 +50,6 @@ def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) 
     raise InvalidArgumentError(
         f"attn_mask is {attn_mask.dtype}; it may be bool, float32 or query's {query.dtype}"
     )
-
-
-def _autocast(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """What torch's autocast makes of an argument: float64 and masks of bool stay as they are."""
-    return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
 
 def _broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -221,8 +217,8 @@ def _attend(
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         # attention() would do so too, but after the types were held against each other.
         dtype = torch.get_autocast_dtype(kind)
-        query, key, value = (_autocast(t, dtype) for t in (query, key, value))
-        attn_mask = None if attn_mask is None else _autocast(attn_mask, dtype)
+        query, key, value = (autocast(t, dtype) for t in (query, key, value))
+        attn_mask = None if attn_mask is None else autocast(attn_mask, dtype)
     _check(query, key, value, attn_mask)
     rank = max(query.dim(), key.dim(), value.dim())
     folded = _flatten(query, key, value, attn_mask, enable_gqa)

@@ -118,6 +118,8 @@ def _known_options(*args: Any) -> KnownOptions:
 
 
 def _four(t: Tensor, name: str, keys: int) -> Tensor:
+    if not isinstance(t, Tensor):
+        raise InvalidArgumentError(f"{name} is a {type(t).__name__}, not a tensor")
     if t.dim() > 4:
         raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 4 are possible")
     while t.dim() < 4:
@@ -315,10 +317,14 @@ def attention(
     Raises:
         TandemError: or a subclass, with the library's sentence.
     """
-    kind = q.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    try:
+        kind = q.device.type
+        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            q, k, v = (_kernels.autocast(t, dtype) for t in (q, k, v))
+    except AttributeError:
+        _kernels.check_tensors(Inputs(q, k, v))
+        raise
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     if allow_tf32 is None:
@@ -346,6 +352,8 @@ def attention(
     )  # fmt: skip
     options: Options = made if compiling else made.options
     if bias is not None or keep is not None:
+        if not isinstance(k, Tensor):
+            _kernels.check_tensors(Inputs(q, k, v))
         keys = k.shape[-3 if options.bshd else -2]
         if options.packed_kv and options.seq_kv:
             keys = options.seq_kv

@@ -112,10 +112,15 @@ def _device_name(t: Tensor, name: str = "q") -> str:
 
 
 def check_tensors(inputs: Inputs) -> None:
-    """Says which input is no tensor."""
+    """Says which input is no tensor; those behind v may be None."""
     for name, t in zip(_NAMES, inputs, strict=True):
-        if t is not None and not isinstance(t, Tensor):
+        if not isinstance(t, Tensor) and (t is not None or name in ("q", "k", "v")):
             raise InvalidArgumentError(f"{name} is a {type(t).__name__}, not a tensor")
+
+
+def autocast(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """What torch's autocast makes of an argument: float64 and whole numbers stay as they are."""
+    return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
 
 def check_whole_numbers(name: str, t: Tensor) -> None:
@@ -133,6 +138,8 @@ def _check(inputs: Inputs, more: dict[str, Tensor]) -> None:
             raise InvalidArgumentError(f"{name} lies on {t.device}, q on {inputs.q.device}")
         if t.layout is not torch.strided:
             raise UnsupportedError(f"{name} is a tensor of layout {t.layout}, not strided")
+        if t.is_nested:
+            raise UnsupportedError(f"{name} is a nested tensor; packed rows go with offsets")
 
 
 def _is_like(like: Tensor, width: int) -> bool:

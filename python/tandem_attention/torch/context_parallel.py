@@ -18,6 +18,7 @@ from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import UNBOUNDED, Diagonal, Order, Window, make_options
 from . import _exchange, _ring
 from ._attention import _four, _integers, _spans, _vector, attention
+from ._kernels import autocast
 
 __all__ = ["ContextParallel"]
 
@@ -252,7 +253,7 @@ class ContextParallel:
         words = dict(words)
         kind = q.device.type
         if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
+            q, k, v = (autocast(t, torch.get_autocast_dtype(kind)) for t in (q, k, v))
         if words["deterministic"] is None:
             words["deterministic"] = torch.are_deterministic_algorithms_enabled()
         if words["allow_tf32"] is None:
