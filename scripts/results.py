@@ -24,8 +24,7 @@ SECTIONS = [
     dict(id="fa3", title="cuda.sm90 beside FlashAttention-3", kind="grid", files=["*_sm90_fa3"],
          command="scripts/bench_fa3_jax.py --library libdew_flash_attn3.so --cases CASES --tandem build/release/bin/tandem --rounds 1",
          text="FlashAttention-3's own kernels, out of the wheel dew-flash-attn-cu13 0.3.6, by JAX. Its times are wall clock of many "
-              "calls, so small forwards show the host's time. Each case ran on cuda.sm90 and then on FlashAttention-3, all in one call, "
-              "which ended before the last two cases. The GPU was at its power limit."),
+              "calls, so small forwards show the host's time. Each case ran on cuda.sm90 and then on FlashAttention-3, all in one call."),
     dict(id="power", title="cuda.sm90 and cuda.sm80 at the power limit", kind="grid",
          files=["*_power_limit_*"],
          command=FLOORS + "grid64 grid128 grid256",
@@ -71,17 +70,13 @@ SECTIONS = [
                  "scripts/bench_models.py --peers fa2,cudnn,efficient --warmup 0.4 --reps 5",
          text="The problem lines, and where they come from, are in [models.inc](../harness/models.inc). The peer is the fastest "
               "implementation that runs the case, its kernels captured into CUDA graphs; x is its time over that of the CUDA device. "
-              "Twelve models at a time ran on Tandem and then on the peers. The last 28 models are of the commit after, in another "
-              "call. Newer times: backwards of gemma2-2b on cuda.sm90 1.91 ms (global) and 1.44 (local); gpt2-small-dropout 0.236 "
-              "and 0.516; bert-base-additive-mask, with one row of its bias, 0.079 and 0.228. Vulkan's rows are of another call (the "
-              "same options, --device vulkan:0), in two parts: 0.50 times CUDA's speed forward and 0.46 times backward on the same "
-              "model of GPU in the geometric mean, errors up to 0.66."),
+              "All models ran on Tandem and then on the peers, in one call. Vulkan's rows (--device vulkan:0) are of another call."),
     dict(id="triangle", title="Triangle attention beside cuEquivariance", kind="models", files=["*_triangle"],
          command="tandem bench --device cuda:0 --problem LINE --warmup 0.3 --reps 5 --round-seconds 0.1; "
                  "scripts/bench_models.py --peers cuequivariance,efficient --warmup 0.3 --reps 5",
          text="N rows of N tokens, H heads of D features, bf16. All rows share the bias of f32 or bf16, whose gradient is wanted. In "
               "masked problems each row hides keys of its own. cuEquivariance is version 0.13. Its bias is f32, so its times include "
-              "the conversion of a bias of bf16. The masked problems are of the commit after, in another call."),
+              "the conversion of a bias of bf16."),
     dict(id="coopmat2", title="vulkan.coopmat2", kind="grid", files=["*_coopmat2"],
          command="tandem bench --preset half --device vulkan:0 --warmup 0.5 --reps 5 --max-seconds 1.2",
          text="All rows are of one run."),
