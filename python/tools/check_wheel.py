@@ -6,14 +6,32 @@ The argument, "cuda" or "no-cuda", says whether the wheel has the CUDA backend.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
 import tandem_attention as ta
 
 
+def choose_instructions() -> str:
+    """Has the CPU device take the best that Linux says the processor has: without, it fails."""
+    info = Path("/proc/cpuinfo")
+    words = set(info.read_text().split()) if info.exists() else set()
+    for name, flags in (
+        ("avx512_bf16", "avx2 fma f16c avx512f avx512bw avx512vl avx512dq avx512_bf16"),
+        ("avx512", "avx2 fma f16c avx512f avx512bw avx512vl avx512dq"),
+        ("avx2", "avx2 fma f16c"),
+    ):
+        if words.issuperset(flags.split()):
+            os.environ["TANDEM_CPU_ISA"] = name
+            return name
+    return "baseline"
+
+
 def main(backend: str) -> None:
+    instructions = choose_instructions()
     rng = np.random.default_rng(1)
     q, k, v, d_o = (rng.standard_normal((2, 3, 9, 8), np.float32) for _ in range(4))
     o, lse = ta.attention(q, k, v, causal=True, return_lse=True)
@@ -32,7 +50,8 @@ def main(backend: str) -> None:
         absent = name in found and "this build has no" in found[name].reason
         if absent != (name == "cuda" and backend == "no-cuda"):
             sys.exit(f"{name} is {'absent from' if absent else 'in'} the wheel")
-    print(f"tandem-attention {ta.__version__}, Python {sys.version.split()[0]}: right on the CPU")
+    python = sys.version.split()[0]
+    print(f"tandem-attention {ta.__version__}, Python {python}: right on the CPU ({instructions})")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 #include "program.h"
 
 #if defined(TANDEM_CPU_X86)
-#include <cpuid.h>
+#include "x86.h"
 #endif
 
 namespace tandem {
@@ -19,15 +19,12 @@ namespace {
 Vec<const SimdKernels*> usable_kernels() {
   Vec<const SimdKernels*> list;
 #if defined(TANDEM_CPU_X86)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+  const X86Vectors has = x86_vectors();
 #if defined(TANDEM_CPU_AVX512_BF16)
-    if (__builtin_cpu_supports("avx512bf16")) list.push_back(&kSimdAvx512Bf16);
+  if (has.avx512_bf16) list.push_back(&kSimdAvx512Bf16);
 #endif
-    list.push_back(&kSimdAvx512);
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(&kSimdAvx2);
+  if (has.avx512) list.push_back(&kSimdAvx512);
+  if (has.avx2) list.push_back(&kSimdAvx2);
 #endif
   list.push_back(&kSimdBaseline);
   return list;
