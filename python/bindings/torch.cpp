@@ -32,6 +32,8 @@ namespace {
 
 // ---- torch's functions -----------------------------------------------------------------------
 
+void raise_here(const char* problem) { throw std::runtime_error(problem); }
+
 #if TANDEM_TORCH_LOOKUP
 // Finds all functions, or says which one is not there.
 std::string look_up(const std::string& folder) {
@@ -55,6 +57,10 @@ std::string look_up(const std::string& folder) {
   g_torch.cpu = g_torch.aoti_torch_device_type_cpu();
   g_torch.cuda = g_torch.aoti_torch_device_type_cuda();
   g_torch.uint8 = g_torch.aoti_torch_dtype_uint8();
+  g_torch.raise = raise_here;
+  if (void* const library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD))
+    if (void* const found = dlsym(library, "_ZSt21__throw_runtime_errorPKc"))
+      g_torch.raise = reinterpret_cast<decltype(g_torch.raise)>(found);
   return {};
 }
 #else
@@ -310,6 +316,17 @@ void give(bool served, std::atomic<uint64_t>& count, Made made, Value* stack) {
 
 void forget_missed() { t_missed.clear(); }
 
+const char* thrown_by(void (*call)(Value*), Value* stack) {
+  thread_local std::string text;
+  try {
+    call(stack);
+    return nullptr;
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  return text.c_str();
+}
+
 std::string implement(const char* space, const char* key, const char* name, Kernel kernel) {
   Library library = nullptr;  // kept for ever, as the operators are
   if (g_torch.aoti_torch_library_init_impl(space, key, __FILE__, __LINE__, &library) ||
@@ -321,7 +338,7 @@ std::string implement(const char* space, const char* key, const char* name, Kern
 namespace {
 
 // (q, k, v, bias, keep, options, seed, offset) -> (o, lse)
-void forward_kernel(Value* stack, uint64_t, uint64_t) {
+void call_forward(Value* stack) {
   const Inputs in = take_inputs(stack);
   std::array<Tensor, 2> made;
   give(forward(in, all_of(made)), g_calls.forward, all_of(made), stack);
@@ -329,7 +346,7 @@ void forward_kernel(Value* stack, uint64_t, uint64_t) {
 
 // (d_o, o, lse, d_lse, gradients, q, k, v, bias, keep, options, seed, offset) -> (d_q, d_k, d_v,
 // d_bias)
-void backward_kernel(Value* stack, uint64_t, uint64_t) {
+void call_backward(Value* stack) {
   Outer outer;
   outer.d_o = take(stack[0]);
   outer.o = take(stack[1]);
@@ -355,9 +372,11 @@ std::string torch_connect(const std::string& folder, const std::string& space) {
   std::string problem = torch::look_up(folder);
   for (const char* device : {"CPU", "CUDA"}) {
     if (problem.empty())
-      problem = torch::implement(space.c_str(), device, "eager_forward", torch::forward_kernel);
+      problem = torch::implement(space.c_str(), device, "eager_forward",
+                                 torch::kernel<torch::call_forward>);
     if (problem.empty())
-      problem = torch::implement(space.c_str(), device, "eager_backward", torch::backward_kernel);
+      problem = torch::implement(space.c_str(), device, "eager_backward",
+                                 torch::kernel<torch::call_backward>);
   }
   return problem;
 }

@@ -26,6 +26,7 @@ struct Torch {
 #undef TANDEM_TORCH_MEMBER
   int32_t cpu = 0, cuda = 0;  // numbers of device types
   int32_t uint8 = 0;
+  void (*raise)(const char*) = nullptr;
 };
 extern Torch g_torch;
 // The namespace of this copy's operators.
@@ -121,6 +122,15 @@ extern Calls g_calls;
 void give(bool served, std::atomic<uint64_t>& count, Made made, Value* stack);
 // As if this thread's last call had had a plan.
 void forget_missed();
+
+// What a call throws, as text; null: it returned.
+[[gnu::noinline]] const char* thrown_by(void (*call)(Value*), Value* stack);
+// A kernel that throws what torch can catch. A wheel has a C++ library of its own inside, and torch
+// cannot unwind a frame with destructors or handlers of that: this one has none.
+template <void (*kCall)(Value*)>
+void kernel(Value* stack, uint64_t, uint64_t) {
+  if (const char* const problem = thrown_by(kCall, stack)) g_torch.raise(problem);
+}
 // Registers the kernel of an operator for a dispatch key; "" or why torch does not take it.
 std::string implement(const char* space, const char* key, const char* name, Kernel kernel);
 

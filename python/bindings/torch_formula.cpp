@@ -57,7 +57,7 @@ void forward_in_python(Inputs& in, Value* made) {
 
 // (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale) -> (output,
 // logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)
-void formula_kernel(Value* stack, uint64_t, uint64_t) {
+void call_formula(Value* stack) {
   Inputs in;
   in.q = take(stack[0]);
   in.k = take(stack[1]);
@@ -151,15 +151,11 @@ void formula_backward(Value* stack, bool to_python, bool above_autograd) {
     throw std::runtime_error("the backward of attention failed");
 }
 
-void formula_backward_kernel(Value* stack, uint64_t, uint64_t) {
-  formula_backward(stack, false, false);
-}
-void formula_backward_autograd(Value* stack, uint64_t, uint64_t) {
+void call_formula_backward(Value* stack) { formula_backward(stack, false, false); }
+void call_formula_backward_autograd(Value* stack) {
   formula_backward(stack, g_torch.aoti_torch_grad_mode_is_enabled(), true);
 }
-void formula_backward_batched(Value* stack, uint64_t, uint64_t) {
-  formula_backward(stack, true, false);
-}
+void call_formula_backward_batched(Value* stack) { formula_backward(stack, true, false); }
 
 }  // namespace
 }  // namespace torch
@@ -170,14 +166,14 @@ std::string torch_override() {
     const char* key;
     const char* name;
     Kernel kernel;
-  } rows[] = {{"CPU", kFormula, formula_kernel},
-              {"CUDA", kFormula, formula_kernel},
-              {"CPU", kFormulaBackward, formula_backward_kernel},
-              {"CUDA", kFormulaBackward, formula_backward_kernel},
-              {"AutogradCPU", kFormulaBackward, formula_backward_autograd},
-              {"AutogradCUDA", kFormulaBackward, formula_backward_autograd},
-              {"Batched", kFormulaBackward, formula_backward_batched},
-              {"FuncTorchBatched", kFormulaBackward, formula_backward_batched}};
+  } rows[] = {{"CPU", kFormula, kernel<call_formula>},
+              {"CUDA", kFormula, kernel<call_formula>},
+              {"CPU", kFormulaBackward, kernel<call_formula_backward>},
+              {"CUDA", kFormulaBackward, kernel<call_formula_backward>},
+              {"AutogradCPU", kFormulaBackward, kernel<call_formula_backward_autograd>},
+              {"AutogradCUDA", kFormulaBackward, kernel<call_formula_backward_autograd>},
+              {"Batched", kFormulaBackward, kernel<call_formula_backward_batched>},
+              {"FuncTorchBatched", kFormulaBackward, kernel<call_formula_backward_batched>}};
   for (const auto& row : rows)
     if (std::string problem = implement("aten", row.key, row.name, row.kernel); !problem.empty())
       return problem;

@@ -50,7 +50,6 @@ constexpr uint64_t kConvention = uint64_t{2} << 56 | uint64_t{10} << 48;
     (const char*, const char*, const char*, uint32_t, Library*))                      \
   X(cpu, Status, torch_library_impl, (Library, const char*, Kernel, uint64_t))        \
   X(cpu, Status, torch_call_dispatcher, (const char*, const char*, Value*, uint64_t)) \
-  X(cpu, Status, torch_list_size, (List, size_t*))                                    \
   X(cpu, Status, torch_list_get_item, (List, size_t, Value*))                         \
   X(cpu, Status, torch_delete_list, (List))                                           \
   X(cpu, Status, aoti_torch_new_tensor_handle, (Handle, Handle*))                     \
