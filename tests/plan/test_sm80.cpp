@@ -185,6 +185,29 @@ TEST_CASE(
   CHECK(tile(h100, "bwd bf16 b2 hq4 hk2 sq32 sk32 d64") == "a_dkvq64");
 }
 
+TEST_CASE("sm80 has each tile of its kernels that a problem with lengths asks for") {
+  Caps caps = caps_of("h100_cuda");
+  REQUIRE(parse_disabled("cuda.sm90", &caps.disabled).ok());
+  int asked = 0;
+  for (const AmpereTile& t : kAmpereTiles) {
+    if (t.stem != Stem::fwd || t.bytes != 2) continue;
+    if (t.table != TileTable::ampere_full && t.table != TileTable::ampere_lengths) continue;
+    const std::string line = "fwd bf16 b2 hq4 sq8 sk900 kv_padded d" + std::to_string(t.width) +
+                             " tile=" + std::to_string(t.br) + "x" + std::to_string(t.bc);
+    CAPTURE(line);
+    const Plan plan = plan_of(line, caps);
+    CHECK(std::string(plan.path) == "sm80");
+    CHECK((plan.launches[0].tile.br == t.br && plan.launches[0].tile.bc == t.bc));
+    ++asked;
+  }
+  CHECK(asked >= 8);
+  // And the others where all of few rows are switched off.
+  const char* line = "fwd bf16 b2 hq4 sq8 sk900 kv_padded d64";
+  CHECK(std::string(plan_of(line, caps).launches[0].tile.name) == "a_fwdl64d");
+  REQUIRE(parse_disabled("cuda.sm90,a_fwdl64d,a_fwdl128d", &caps.disabled).ok());
+  CHECK(std::string(plan_of(line, caps).launches[0].tile.name) == "a_fwdx64d");
+}
+
 TEST_CASE("sm80: which problems are of whole heads") {
   const auto tile = [](const char* line) {
     const Plan plan = plan_of(line, "h100_cuda");

@@ -55,44 +55,10 @@ inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at
   return uint32_t(best);
 }
 
-// Whether the kernel of few rows with lengths of keys takes a problem.
-constexpr int64_t kFewRowsFeatures = 128;
+// Whether the kernel of few rows with lengths of keys takes a problem, if it has a tile for it.
 inline bool sm80_takes_few_lengths(const Problem& p, const Caps& caps) {
   return p.lengths_q == Lengths::full && p.seq_q <= kFewRows && !p.batch_invariant &&
-         std::max(p.head_dim, p.head_dim_v) <= kFewRowsFeatures &&
          in_force(caps, sm80_rule::few_lengths);
-}
-
-// Whether a later tile of a kernel is better than the best one so far, for the same head sizes: it
-// is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. A tile
-// for wider heads multiplies zeros, and has a wider dQ accumulator.
-constexpr int64_t kManySteps = 8;
-inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile& t,
-                           const AmpereTile& best) {
-  const int64_t cores = caps.cores;
-  if (t.stem == Stem::bwd_dbias)
-    return in_force(caps, sm80_rule::dbias_tiles) && sm80_is_better_for_dbias(p, cores, t, best);
-  // All keys of a head in one workgroup, which then stores d_q.
-  if (t.table == TileTable::ampere_inputs && t.stem == Stem::bwd_dkv_dq)
-    return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
-           p.seq_kv <= t.bc;
-  // More tiles of keys in flight, if an SM has room for two workgroups, as for those of the other.
-  if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
-      t.table == best.table && t.stages > best.stages && t.key_warps == best.key_warps)
-    return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc &&
-           caps.shared_bytes >= 2 * (uint32_t(ampere_shared_bytes(t)) + 1024);
-  // More warps for the same rows, so that fewer parts of a row are to be combined. An SM has room
-  // for one workgroup like it, so there are no more of them than SMs.
-  if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
-      t.table == best.table && t.key_warps > best.key_warps)
-    return in_force(caps, sm80_rule::key_warps) && p.heads_q * p.batch <= cores &&
-           p.seq_kv >= kManySteps * t.bc * t.key_warps;
-  const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
-  const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
-  const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
-  return in_force(caps, sm80_rule::small_tiles) && t.width == best.width &&
-         t.owned() < best.owned() &&
-         (length <= t.owned() || (few && t.owned() * 2 >= best.owned()));
 }
 
 // Workgroups that the device has room for at a time. There are no more splits of keys of fwd than
@@ -107,6 +73,61 @@ inline int64_t sm80_workgroups_at_once(uint32_t device_bytes, uint32_t bytes, in
   return std::max<int64_t>(std::min(by_bytes, by_registers), 1) * cores;
 }
 
+// ---- key warps: all warps of a workgroup have the same rows, and each its own keys ----
+// Tiles with key warps are measured on an H200, one query, D 128 (sm80_rule::key_warps has more).
+constexpr int64_t kManySteps = 8;
+
+// Whether a tile with key warps is better than one whose warps are workgroups of their own: fewer
+// parts of a row are to be combined. An SM has room for one workgroup like it, so there are no more
+// of them than SMs: 8 heads, B 20, which is two waves, take longer.
+inline bool sm80_pays_key_warps(const Problem& p, const Caps& caps, const AmpereTile& t,
+                                int64_t groups) {
+  return in_force(caps, sm80_rule::key_warps) && groups <= cores_of(caps) &&
+         p.seq_kv >= kManySteps * t.bc * t.key_warps;
+}
+// Whether its workgroups are enough, one for all keys of a row. 64 of 132 SMs read as fast as all
+// of them. 8,192 keys, ms: 64 heads with a workgroup each 0.0668, with two 0.0698; 32 heads with
+// one 0.0608, two 0.0415, four 0.0406.
+inline bool sm80_reads_whole_keys(const AmpereTile& t, int64_t groups, int64_t cores) {
+  return t.key_warps > 1 && groups * 17 >= cores * 8;
+}
+
+// Whether fwd is launched with programmatic dependent launch: kernels of few rows wait for the grid
+// before them. With key warps and no parts to be combined it is slower (sm80_rule::programmatic).
+inline bool sm80_starts_early(const AmpereTile& t, uint32_t splits) {
+  return t.br <= kFewRows &&
+         (t.table == TileTable::ampere_plain || t.table == TileTable::ampere_lengths) &&
+         (splits > 1 || t.key_warps == 1);
+}
+
+// Whether a later tile of a kernel is better than the best one so far, for the same head sizes: it
+// is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. A tile
+// for wider heads multiplies zeros, and has a wider dQ accumulator.
+inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile& t,
+                           const AmpereTile& best) {
+  const int64_t cores = caps.cores;
+  if (t.stem == Stem::bwd_dbias)
+    return in_force(caps, sm80_rule::dbias_tiles) && sm80_is_better_for_dbias(p, cores, t, best);
+  // All keys of a head in one workgroup, which then stores d_q.
+  if (t.table == TileTable::ampere_inputs && t.stem == Stem::bwd_dkv_dq)
+    return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
+           p.seq_kv <= t.bc;
+  const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
+  const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
+  if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
+      t.table == best.table && t.key_warps >= best.key_warps) {
+    // More tiles of keys in flight, if an SM has room for two workgroups, as with fewer.
+    if (t.key_warps == best.key_warps && t.stages > best.stages)
+      return in_force(caps, sm80_rule::deep_stages) && p.seq_kv >= kManySteps * t.bc &&
+             sm80_workgroups_at_once(caps.shared_bytes, uint32_t(ampere_shared_bytes(t)), 1, t) > 1;
+    if (t.key_warps > best.key_warps) return sm80_pays_key_warps(p, caps, t, tiles);
+  }
+  const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
+  return in_force(caps, sm80_rule::small_tiles) && t.width == best.width &&
+         t.owned() < best.owned() &&
+         (length <= t.owned() || (few && t.owned() * 2 >= best.owned()));
+}
+
 // Splits of keys of fwd: no more than kManySplits, where these give each SM two workgroups. Parts
 // are read again by fwd_combine.
 constexpr int64_t kManySplits = 48;
@@ -115,13 +136,6 @@ inline uint32_t sm80_splits_of_keys(const Caps& caps, int64_t splits, int64_t gr
   if (!in_force(caps, sm80_rule::few_splits)) return uint32_t(splits);
   const int64_t two_each = (2 * cores + groups - 1) / groups;
   return uint32_t(std::min(splits, std::max(kManySplits, two_each)));
-}
-
-// Whether workgroups with key warps are enough, one for all keys of a row. On an H200 64 of 132 SMs
-// read as fast as all of them. One query, D 128, 8,192 keys, ms: 64 heads with a workgroup each
-// 0.0668, with two 0.0698; 32 heads with one 0.0608, two 0.0415, four 0.0406.
-inline bool sm80_reads_whole_keys(const AmpereTile& t, int64_t groups, int64_t cores) {
-  return t.key_warps > 1 && groups * 17 >= cores * 8;
 }
 
 // Whether the workgroups of bwd_dq follow those of bwd_dkv in one launch, which spares the host
@@ -183,7 +197,7 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 // bytes in flight, H200, one query, D 128, 32 heads of 8: B 8, 8192 keys 0.067 and 0.090; B 16,
 // 4096 0.066 and 0.074; B 20, 4096 0.087 and 0.119; B 32, 2048 0.071 and 0.078; B 64, 512 0.037 and
 // 0.042; D 64, 64 heads of 8, B 8, 8192 keys 0.041 and 0.076.
-constexpr int64_t kFewRowsKeys = 512;
+constexpr int64_t kFewRowsKeys = 512, kFewRowsFeatures = 128;
 inline bool sm80_packs_rows(const Problem& p) {
   const int64_t rows = p.seq_q * p.group();
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&

@@ -11,23 +11,6 @@
 namespace tandem {
 namespace {
 
-// The first kernel of a stem on tensor cores that takes a problem; -1: there is none. whole: of
-// those that hold whole heads.
-int sm80_kernel(Stem stem, const Problem& p, const Caps& caps, bool whole = false) {
-  for (int n = 0; n < kKernelCount; ++n) {
-    const KernelRow& row = kKernels[n];
-    if (row.path_id == PathId::cuda_sm80 && row.stem == stem && is_ampere(row.tiles) &&
-        (row.tiles == TileTable::ampere_whole_heads) == whole &&
-        (row.traits & ~(trait::mma | trait::over_256 | (p.tf32 ? trait::tf32 : trait::none))) ==
-            0 &&
-        (row.tiles != TileTable::ampere_lengths || sm80_takes_few_lengths(p, caps)) &&
-        (!row.has(trait::over_256) || std::max(p.head_dim, p.head_dim_v) > kWholeFeatures) &&
-        has_dtype(row.dtypes, p.dtype) && row.takes(p.inputs()))
-      return n;
-  }
-  return -1;
-}
-
 // Whether a tile is one of a kernel (sm80_kernel()).
 bool is_for(const AmpereTile& t, int kernel, const Problem& p) {
   return kernel >= 0 && t.stem == kKernels[kernel].stem && t.table == kKernels[kernel].tiles &&
@@ -60,6 +43,33 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
   if (uint32_t(t.threads()) > caps.max_invocations)
     return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
   return "";
+}
+
+// Whether a kernel has a tile for a problem and a device.
+bool has_tile(int kernel, const Problem& p, const Caps& caps) {
+  for (const AmpereTile& t : kAmpereTiles)
+    if (is_for(t, kernel, p) && row_refusal(p, caps, t, uint32_t(ampere_shared_bytes(t))).empty())
+      return true;
+  return false;
+}
+
+// The first kernel of a stem on tensor cores that takes a problem; -1: there is none. whole: of
+// those that hold whole heads. What the kernel of few rows with lengths has no tile for is left to
+// the kernel of all inputs, which has wider and larger ones.
+int sm80_kernel(Stem stem, const Problem& p, const Caps& caps, bool whole = false) {
+  for (int n = 0; n < kKernelCount; ++n) {
+    const KernelRow& row = kKernels[n];
+    if (row.path_id == PathId::cuda_sm80 && row.stem == stem && is_ampere(row.tiles) &&
+        (row.tiles == TileTable::ampere_whole_heads) == whole &&
+        (row.traits & ~(trait::mma | trait::over_256 | (p.tf32 ? trait::tf32 : trait::none))) ==
+            0 &&
+        (!row.has(trait::over_256) || std::max(p.head_dim, p.head_dim_v) > kWholeFeatures) &&
+        has_dtype(row.dtypes, p.dtype) && row.takes(p.inputs()) &&
+        (row.tiles != TileTable::ampere_lengths ||
+         (sm80_takes_few_lengths(p, caps) && has_tile(n, p, caps))))
+      return n;
+  }
+  return -1;
 }
 
 int widest_tile(Stem stem, const Problem& p, const Caps& caps) {
@@ -269,10 +279,7 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     for (Launch& l : *launches) {
       if (l.stem == Stem::fwd_combine) l.as<SimtLaunch>()->programmatic = true;
       Sm80Launch* own = l.stem == Stem::fwd ? l.as<Sm80Launch>() : nullptr;
-      const TileTable table = l.row().tiles;
-      if (own && own->tile().br <= kFewRows &&
-          (table == TileTable::ampere_plain || table == TileTable::ampere_lengths))
-        own->programmatic = l.splits > 1 || own->tile().key_warps == 1;
+      if (own) own->programmatic = sm80_starts_early(own->tile(), l.splits);
     }
   for (const Launch& l : *launches)
     if (l.has(trait::tf32))
