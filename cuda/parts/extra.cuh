@@ -29,16 +29,27 @@ struct Extra {
 // Whether a tensor whose tandem_lengths this is has no batch dimension.
 TANDEM_DEVICE bool is_packed(uint lengths) { return lengths >= uint(Lengths::packed); }
 
+// Reads a length or an offset.
+struct ReadLength {
+  TANDEM_DEVICE int operator()(const int* at) const { return __ldg(at); }
+};
+// The same past L1, in a kernel that an SM may run before the one that writes it has ended: L1 may
+// have the number that was there before.
+struct ReadLengthPastL1 {
+  TANDEM_DEVICE int operator()(const int* at) const { return __ldcg(at); }
+};
+
 // Rows of a batch entry. address: of lengths, of cumulative offsets, or of what place_entries
 // wrote. *first: where it starts in a packed tensor. total: rows of the packed tensor.
+template <typename Read = ReadLength>
 TANDEM_DEVICE int entry_length(Lengths lengths, uint64_t address, int batch, int longest, int total,
-                               int64_t* first) {
+                               int64_t* first, const Read& read = Read()) {
   *first = 0;
   if (lengths == Lengths::full) return longest;
   const int* at = reinterpret_cast<const int*>(address) +
                   int64_t(batch) * (lengths == Lengths::gapped ? TANDEM_PLACE_NUMBERS : 1);
-  if (lengths == Lengths::padded) return tandem_padded_rows(__ldg(at), longest);
-  const TandemSequence s = tandem_packed_rows(__ldg(at), __ldg(at + 1), total, longest);
+  if (lengths == Lengths::padded) return tandem_padded_rows(read(at), longest);
+  const TandemSequence s = tandem_packed_rows(read(at), read(at + 1), total, longest);
   *first = s.first;
   return s.rows;
 }

@@ -50,7 +50,7 @@ struct KeyLengths : NoInputs<T, Params> {
   TANDEM_DEVICE KeyLengths(const Params& params, int batch) : All(params, batch) {
     const Features& f = params.features;
     count = entry_length(Lengths(f.LENGTHS_KV), params.push.extra[f.AT_LENGTHS_KV], batch,
-                         params.block.seq_kv, params.extra.total_kv, &first);
+                         params.block.seq_kv, params.extra.total_kv, &first, ReadLengthPastL1());
   }
   TANDEM_DEVICE int seq_kv() const { return count; }
   TANDEM_DEVICE TandemBand band() const {
