@@ -24,6 +24,7 @@ HostScope::HostScope(const HostMemory& memory) noexcept : memory_(memory), befor
 }
 HostScope::~HostScope() { scope = before_; }
 HostMemory HostScope::current() noexcept { return scope ? *scope : HostMemory(); }
+bool HostScope::is_open() noexcept { return scope != nullptr; }
 
 void* host_allocate(size_t size, size_t alignment) {
   if (alignment < kPlain) alignment = kPlain;

@@ -34,6 +34,7 @@ class HostScope {
   HostScope(const HostScope&) = delete;
   HostScope& operator=(const HostScope&) = delete;
   static HostMemory current() noexcept;  // of this thread
+  static bool is_open() noexcept;        // whether this thread is in one
 
  private:
   const HostMemory memory_;

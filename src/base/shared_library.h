@@ -9,6 +9,8 @@ namespace tandem {
 // The folder of the file that this code is in, a library or a program, with its final separator.
 // "": not known.
 String own_folder();
+// Keeps that file loaded until the process ends.
+void stay_loaded();
 
 // path: with a folder that file, without one what the system finds by that name. nullptr: failed,
 // and *why says why.

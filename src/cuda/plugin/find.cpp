@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kFile[] = TANDEM_CUDA_FILE;  // such as libtandem_cuda.so.0
 
-constexpr CudaHost kHost = {host_allocate, host_release};
+constexpr CudaHost kHost = {host_allocate, host_release, HostScope::is_open};
 
 Status check_head(const CudaPluginHead& head, const String& path) {
   const CudaPluginHead& own = kCudaPluginHead;
@@ -45,8 +45,12 @@ Status open_plugin(const CudaPlugin** plugin) {
     return fail(TANDEM_ERROR_NO_BACKEND,
                 "%s was opened, but is not Tandem's: it has no function tandem_cuda_plugin",
                 path.c_str());
-  *plugin = entry(&kHost);
-  return check_head((*plugin)->head, path);
+  *plugin = entry();
+  TANDEM_TRY(check_head((*plugin)->head, path));
+  stay_loaded();  // the other library keeps kHost
+  if ((*plugin)->borrow(&kHost)) return Status();
+  return fail(TANDEM_ERROR_NO_BACKEND, "too many copies of this library in one process use %s",
+              path.c_str());
 }
 
 }  // namespace

@@ -7,21 +7,42 @@
 
 namespace tandem {
 namespace {
-std::atomic<const CudaHost*> lender{nullptr};  // set before anything else is called
+
+// In the order in which they came; then null.
+std::atomic<const CudaHost*> hosts[16];
+
+bool borrow(const CudaHost* host) {
+  for (std::atomic<const CudaHost*>& place : hosts) {
+    const CudaHost* there = nullptr;
+    if (place.compare_exchange_strong(there, host) || there == host) return true;
+  }
+  return false;
 }
+
+const CudaHost& host_of_thread() {
+  for (const std::atomic<const CudaHost*>& place : hosts) {
+    const CudaHost* host = place.load(std::memory_order_acquire);
+    if (!host) break;
+    if (host->is_in_scope()) return *host;
+  }
+  return *hosts[0].load(std::memory_order_acquire);
+}
+
+}  // namespace
 
 void* host_allocate(size_t size, size_t alignment) {
-  return lender.load(std::memory_order_relaxed)->allocate(size, alignment);
+  return host_of_thread().allocate(size, alignment);
 }
 
+// A block stores what releases it, so any copy will do.
 void host_release(void* memory) noexcept {
-  if (memory) lender.load(std::memory_order_relaxed)->release(memory);
+  if (memory) hosts[0].load(std::memory_order_acquire)->release(memory);
 }
 
 }  // namespace tandem
 
-const tandem::CudaPlugin* tandem_cuda_plugin(const tandem::CudaHost* host) {
-  static constexpr tandem::CudaPlugin kPlugin = {tandem::kCudaPluginHead, &tandem::kCudaBackend};
-  tandem::lender.store(host);
+const tandem::CudaPlugin* tandem_cuda_plugin() {
+  static constexpr tandem::CudaPlugin kPlugin = {tandem::kCudaPluginHead, &tandem::kCudaBackend,
+                                                 tandem::borrow};
   return &kPlugin;
 }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A program that knows the C API alone. It opens a CUDA device, and prints why there is none, or
 // what a forward on it gives.
+//   --from FOLDER  in that folder, not the one that it was started in
+//   --as NAME      started once more, as a program of that name
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "tandem/tandem_cuda.h"
 
@@ -37,7 +42,11 @@ bool has_cuda_kernels() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--from") == 0 && chdir(argv[2]) != 0)
+    return failed("chdir");
+  if (argc == 3 && std::strcmp(argv[1], "--as") == 0)
+    return execl("/proc/self/exe", argv[2], static_cast<char*>(nullptr)), failed("exec");
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
   options.allocate = allocate, options.release = release;
   tandem_device* device = nullptr;

@@ -6,8 +6,8 @@
 #if defined(WRONG_stranger)
 extern "C" TANDEM_PLUGIN_EXPORT int stranger() { return 0; }
 #else
-const tandem::CudaPlugin* tandem_cuda_plugin(const tandem::CudaHost*) {
-  static tandem::CudaPlugin plugin = {tandem::kCudaPluginHead, nullptr};
+const tandem::CudaPlugin* tandem_cuda_plugin() {
+  static tandem::CudaPlugin plugin = {tandem::kCudaPluginHead, nullptr, nullptr};
 #if defined(WRONG_version)
   plugin.head.version = 3u << 22 | 13u << 12 | 14u;
 #else
