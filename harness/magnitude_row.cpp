@@ -18,6 +18,7 @@ constexpr double kFarAtLeast = 4200;
 constexpr double kNearThreshold = 8;
 constexpr double kNeverMatters = -110;  // exp() of it is 0 in f32
 constexpr double kClamped = 0x1p-23;    // within this of the largest a far row's keys count as it
+constexpr double kLastPlace = 0x1p-23;  // of a sum, relative to its magnitudes
 
 double largest(const std::vector<double>& x) {
   double m = kNothing;
@@ -222,6 +223,10 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
       // The threshold belongs to the forward's scores. Where it is an f32 of their size, the
       // backward's scores are off from it, all by the same number.
       if (is_entmax && settled && !far) spread += share * error[j];
+      // The forward's sums of products may start from the bias, and the backward's not (cuda.sm90).
+      // Each step of 16 features then drops another part of what lies below their last place.
+      if (!is_entmax && settled && !far && problem.bias)
+        spread += share * kLastPlace * double((problem.head_dim + 31) / 16) * row.product_size[j];
       if (is_entmax) own += share * 0x1p-24 * std::min(std::fabs(r.lse), kNearThreshold) / step;
     }
     w.threshold_moves = std::max(w.threshold_moves, own);
