@@ -121,6 +121,14 @@ def _signed(name: str, value: Any) -> int:
     return size
 
 
+def _length(name: str, value: Any) -> int:
+    """value as the length of a sequence; arrays of longer ones cannot be made."""
+    size = whole_number(name, value)
+    if not 0 <= size < 1 << 29:
+        raise InvalidArgumentError(f"{name} is {size}, must be 0 to 2^29 - 1")
+    return size
+
+
 def truth(name: str, value: Any) -> bool:
     """value as True or False; an array of more than one element, or of none, is neither."""
     if value is True or value is False:
@@ -169,7 +177,7 @@ def _bytes(name: str, value: Any) -> int:
     size = whole_number(name, value)
     if not 0 <= size < 1 << 64:
         raise InvalidArgumentError(f"{name} is {size}, must be 0 to 2^64 - 1 bytes")
-    return size
+    return min(size, (1 << 63) - 1)  # torch's operations take no larger numbers
 
 
 def _choice(name: str, words: dict[str, int], value: Any) -> int:
@@ -229,8 +237,8 @@ def make_options(
         | BATCH_INVARIANT * truth("batch_invariant", batch_invariant),
         packed_q=packed_q,
         packed_kv=packed_kv,
-        seq_q=_signed("max_seq_q", max_seq_q),
-        seq_kv=_signed("max_seq_kv", max_seq_kv),
+        seq_q=_length("max_seq_q", max_seq_q),
+        seq_kv=_length("max_seq_kv", max_seq_kv),
         bshd=is_bshd(layout),
         workspace_limit=_bytes("workspace_limit", workspace_limit),
     )

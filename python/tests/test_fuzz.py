@@ -7,6 +7,7 @@ call; a failure names the seed that repeats it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import time
@@ -327,9 +328,46 @@ def makes_masks(d: Draw) -> Any:
     return d.r.choice(calls)()
 
 
-@pytest.mark.parametrize("call", [forward, backward, explains, merges, makes_masks])
+def as_tensor(d: Draw, value: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    if isinstance(value, masks.Blocks):
+        return masks.Blocks(as_tensor(d, value.lists), as_tensor(d, value.bits))
+    if isinstance(value, list) and d.r.random() < 0.1:
+        return value
+    try:
+        return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | list) else value
+    except (TypeError, ValueError):  # torch has no such type
+        return value
+
+
+def on_torch(d: Draw) -> Any:
+    torch = pytest.importorskip("torch")
+    from tandem_attention.torch import attention
+
+    q, k, v = (as_tensor(d, array) for array in d.qkv())
+    words = {name: as_tensor(d, value) for name, value in d.words().items() if name != "device"}
+    for name in ("return_lse", "return_max_logit"):
+        words[name] = d.r.random() < 0.2
+    if d.r.random() < 0.2:
+        words["seed"], words["offset"] = d.r.choice(NUMBERS), d.r.choice(NUMBERS)
+    for t in (q, k, v, *words.values()):
+        if isinstance(t, torch.Tensor) and t.is_floating_point() and d.r.random() < 0.4:
+            t.requires_grad_()
+    for _ in range(2):  # the first call plans
+        o = attention(q, k, v, **words)
+        o = o[0] if isinstance(o, tuple) else o
+        if o.requires_grad:
+            o.sum().backward()
+    return o
+
+
+@pytest.mark.parametrize("call", [forward, backward, explains, merges, makes_masks, on_torch])
 @pytest.mark.filterwarnings("ignore")
 def test_arguments(call: Callable[[Draw], Any]) -> None:
+    if call is on_torch:  # torch imports most of itself in the first calls
+        torch = pytest.importorskip("torch")
+        tandem_torch = importlib.import_module("tandem_attention.torch")
+        tandem_torch.attention(*torch.zeros(3, 1, 1, 4, 8), return_max_logit=True)
     end, seed, returned = time.monotonic() + SECONDS, SEED, 0
     refusals: dict[str, int] = {}
     while time.monotonic() < end:
@@ -397,6 +435,27 @@ def test_regression_arrays() -> None:
             offsets_kv=offsets,
             max_seq_q=2**63 - 1,
             return_lse=True,
+        )
+
+
+def test_regression_torch() -> None:
+    torch = pytest.importorskip("torch")
+    from tandem_attention.torch import attention
+
+    x, none = torch.zeros(1, 1, 4, 8), torch.zeros(())
+    o = torch.zeros(2, dtype=torch.int32)
+    for tensors, words, sentence in (
+        ((x, none, x), {"bias": none}, "k has 0 dimensions"),
+        ((none, x, x), {"return_max_logit": True}, "q has 0 dimensions"),
+        ((x, x, x), {"block_mask": masks.Blocks(1, x)}, "block_mask.lists is a int"),
+        ((x[0], x, x), {"offsets_q": o, "max_seq_q": -1}, "max_seq_q is -1"),
+        ((x[0], x[0], x[0]), {"offsets_q": o, "offsets_kv": o, "max_seq_kv": 2**40}, "max_seq_kv"),
+    ):
+        with pytest.raises(ta.InvalidArgumentError, match=sentence):
+            attention(*tensors, **words)
+    for more in ({}, {"return_max_logit": True}):
+        attention(
+            x, x, x, dropout=0.5, seed=10**30, offset=2**63, workspace_limit=2**64 - 1, **more
         )
 
 

@@ -177,6 +177,8 @@ def _blocks(block_mask: Any) -> tuple[Tensor | None, Tensor | None]:
         block_mask = blocks_of(block_mask)
     made = []
     for name, t in zip(("block_mask.lists", "block_mask.bits"), parts_of(block_mask), strict=True):
+        if not isinstance(t, Tensor):
+            raise InvalidArgumentError(f"{name} is a {type(t).__name__}, not a tensor")
         _kernels.check_whole_numbers(name, t)
         if t.dtype != torch.int32:
             raise InvalidArgumentError(f"{name} is {t.dtype}, not torch.int32")
@@ -354,6 +356,8 @@ def attention(
     if bias is not None or keep is not None:
         if not isinstance(k, Tensor):
             _kernels.check_tensors(Inputs(q, k, v))
+        if k.dim() < 3:
+            raise InvalidArgumentError(f"k has {k.dim()} dimensions, not 4")
         keys = k.shape[-3 if options.bshd else -2]
         if options.packed_kv and options.seq_kv:
             keys = options.seq_kv

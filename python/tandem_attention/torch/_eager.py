@@ -71,9 +71,10 @@ def rng(options: Options, seed: int | None, offset: int) -> Tensor | None:
     if not options.dropout:
         return None
     if seed is None:
-        start = torch.full((), offset, dtype=torch.int64, device="cpu")
+        start = torch.full((), offset % 2**32, dtype=torch.int64, device="cpu")
         return torch.stack([random_seed(), start])
-    return torch.tensor([_signed(seed), offset], dtype=torch.int64, device="cpu")
+    numbers = [_signed(seed % 2**64), offset % 2**32]
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 def _signed(seed: int) -> int:

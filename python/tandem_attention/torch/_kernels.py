@@ -256,11 +256,16 @@ def _plan(
     return call
 
 
+def check_sizes(inputs: Inputs, options: Options) -> None:
+    """Says which input is no tensor of q's device, or has sizes that do not fit."""
+    _check(inputs, {})
+    sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
+
+
 def _first_forward(
     key: object, inputs: Inputs, options: Options, max_logit: Tensor | None = None
 ) -> Call:
-    _check(inputs, {})
-    sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
+    check_sizes(inputs, options)
     q = inputs.q
     o = ordered_empty(q, inputs.v.shape[-1])
     lse = q.new_empty(lse_shape(inputs, options), dtype=side_type(q))

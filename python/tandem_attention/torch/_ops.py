@@ -74,8 +74,12 @@ def fake_attention(*args: Any) -> tuple[Tensor, Tensor]:
 def attention_max_logit(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and the largest logits, f32 [B, Hq], which have no gradient."""
     inputs, rng, options = split(args)
-    shape = _kernels.lse_shape(inputs, options)[:2]
-    largest = inputs.q.new_full(shape, -math.inf, dtype=torch.float32)
+    try:
+        shape = _kernels.lse_shape(inputs, options)[:2]
+        largest = inputs.q.new_full(shape, -math.inf, dtype=torch.float32)
+    except (IndexError, RuntimeError):
+        _kernels.check_sizes(inputs, options)
+        raise
     made = _kernels.forward(inputs, _kernels.intern(options), *seed_of(rng), largest)
     return *made, largest
 
