@@ -223,7 +223,8 @@ VulkanDevice::Words VulkanDevice::unpacked(const SpirvModule& module) {
     const auto found = modules_.find(&module);
     if (found != modules_.end()) return found->second;
   }
-  // Without the lock: threads make pipelines side by side, mostly of other modules.
+  // Without the lock: threads make pipelines side by side. Two that want one module at a time, as
+  // for wide and other loads, both unpack it, which takes neither of them longer.
   const Words words = make_host_shared<const Vec<uint32_t>>(words_of(module));
   if (words->empty()) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -74,7 +74,7 @@ class Decoder : public HostObject {
     for (int n = 0; n < 5; ++n) code_ = code_ << 8 | next();
     for (uint8_t* const to = out_ + size; out_ < to;)
       if (!step(to)) return false;
-    return !overrun_ && in_ == chunk_end_;
+    return !overrun_ && in_ == chunk_end_ && code_ == 0;  // as the encoder leaves it
   }
 
   bool set_properties(uint32_t byte) {

@@ -7,8 +7,9 @@
 
 namespace tandem {
 
-// Writes exactly `size` bytes to out. False: the packed bytes are not those of a file of that size;
-// what out holds then is undefined. Reads and writes nothing outside of the two arrays.
+// Writes exactly `size` bytes to out. False: the packed bytes are not those of a file of that size,
+// or a changed bit shows; what out holds then is undefined. Reads and writes nothing outside of the
+// two arrays, whatever the bytes are.
 bool unpack(const uint8_t* packed, size_t packed_size, uint8_t* out, size_t size);
 
 }  // namespace tandem

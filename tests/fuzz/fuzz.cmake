@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # libFuzzer's targets, one program each, with AddressSanitizer and UndefinedBehaviorSanitizer. They need Clang: a tree of
 # their own has the library for the CPU, which plans for all recorded GPUs. docs/guide/fuzzing.md says how to run them.
-set(TANDEM_FUZZ_TARGETS problem_line problem plans cache args lists)
+set(TANDEM_FUZZ_TARGETS problem_line problem plans cache args lists unpack)
 
 if(TANDEM_FUZZ)
   add_library(tandem_fuzz_shared OBJECT fuzz/fuzz.cpp)
@@ -11,6 +11,7 @@ if(TANDEM_FUZZ)
     target_link_options(tandem_fuzz_${target} PRIVATE -fsanitize=fuzzer)
     add_dependencies(tandem_fuzz tandem_fuzz_${target})
   endforeach()
+  target_sources(tandem_fuzz_unpack PRIVATE ${PROJECT_SOURCE_DIR}/src/vulkan/unpack.cpp) # the tree has no Vulkan
   foreach(name shared ${TANDEM_FUZZ_TARGETS})
     set(target tandem_fuzz_${name})
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
