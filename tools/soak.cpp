@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -63,8 +64,9 @@ void write(const Json& state, const std::string& file) {
   std::ofstream out(part);
   out << state.dump(1) << "\n";
   out.close();
-  if (!out || std::rename(part.c_str(), file.c_str()) != 0)
-    throw std::runtime_error(file + " cannot be written");
+  std::error_code failed;
+  if (out) std::filesystem::rename(part, file, failed);  // std::rename() replaces none on Windows
+  if (!out || failed) throw std::runtime_error(file + " cannot be written");
 }
 
 // The totals of the file and of this process together.
