@@ -9,8 +9,8 @@
 namespace tandem {
 namespace cuda {
 
-// fwd_combine by a workgroup. The parts are read past L1, as an SM may run this kernel before the
-// one that writes them has ended, and L1 may have the numbers that were there before.
+// fwd_combine by a workgroup. Everything is read past L1, as an SM may run this kernel before the
+// one that writes the parts has ended, and L1 may have the numbers that were there before.
 TANDEM_DEVICE void combine_parts(const FwdCombineFull& params, const Place& at) {
   const FwdCombineBlock& u = params.block;
   const FwdCombinePush& push = params.push;
@@ -22,7 +22,7 @@ TANDEM_DEVICE void combine_parts(const FwdCombineFull& params, const Place& at) 
   const bool packed = is_packed(params.spec.LENGTHS_Q);
   int64_t first_row;
   const int rows = entry_length(Lengths(params.spec.LENGTHS_Q), push.lengths_q, at.batch, u.seq_q,
-                                u.total_q, &first_row);
+                                u.total_q, &first_row, ReadLengthPastL1());
   const int end = row < rows ? u.splits : 0;  // rows behind a length have no parts
   const auto part_row = [&](int split) {
     const int64_t head = (int64_t(at.batch) * u.splits + split) * u.heads_q + at.head;
@@ -86,8 +86,8 @@ TANDEM_DEVICE void combine_parts(const FwdCombineFull& params, const Place& at) 
   const bool sees = origin.x != -INFINITY;
   float sink = -INFINITY;
   if (params.spec.SINK)
-    sink = __ldg(sink_of_row(params.spec.SINK, push.sink,
-                             sink_head(params.spec.SINK, u, at.batch, at.head), row, u.seq_q));
+    sink = __ldcg(sink_of_row(params.spec.SINK, push.sink,
+                              sink_head(params.spec.SINK, u, at.batch, at.head), row, u.seq_q));
   if (sees && sink > origin.x) origin = make_float2(sink, 0.f);
   __syncthreads();  // the readers of sums are done
   const auto weight = [&](float2 x) { return expf(x.x - origin.x + (x.y - origin.y)); };

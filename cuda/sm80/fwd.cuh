@@ -360,11 +360,11 @@ TANDEM_DEVICE void form_o(const Params& params) {
   }();
 
   const auto load_keys = [&](int to, int first) {
-    load_rows<W, BC, COPIERS>(tiles.k + (first_stage + to) * S::KV_TILE, k, first, copier);
+    load_rows<W, BC, COPIERS, FEW>(tiles.k + (first_stage + to) * S::KV_TILE, k, first, copier);
     if (S::STAGES > 1)
-      load_rows<W, BC, COPIERS>(tiles.v + (first_stage + to) * S::KV_TILE, v, first, copier);
+      load_rows<W, BC, COPIERS, FEW>(tiles.v + (first_stage + to) * S::KV_TILE, v, first, copier);
   };
-  load_rows<W, BR, S::THREADS>(tiles.q, q, row0);
+  load_rows<W, BR, S::THREADS, FEW>(tiles.q, q, row0);
   commit();
   int t = next(span.begin) + key_warp;
   constexpr int AHEAD = S::STAGES > 1 ? S::STAGES - 1 : 1;  // tiles that are fetched ahead
@@ -396,7 +396,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
         load_keys(S::STAGES == 2 ? 1 - stage : (stage + AHEAD) % S::STAGES,
                   Inputs::SOME ? after * BC : col0 + FURTHER * BC);
     } else {
-      load_rows<W, BC, S::THREADS>(tiles.v, v, col0);
+      load_rows<W, BC, S::THREADS, FEW>(tiles.v, v, col0);
     }
     commit();
     [[maybe_unused]] BiasBlock<MT, BC / HALVES / 8> bias;

@@ -84,7 +84,9 @@ TANDEM_DEVICE void copy_pieces(uint to, const View<T>& m, int row0, int me) {
 
 // Loads COUNT rows of a head from row0 on, with zeros outside of it, by THREADS threads, of which
 // this is the one numbered me. Where rows are wide, copies (cp.async) are in flight on return.
-template <int D, int COUNT, int THREADS, typename T>
+// EARLY: the kernel may start before the one that writes the rows has ended. Rows that are not wide
+// are then read past L1, too, as copies are: L1 may have what was there before.
+template <int D, int COUNT, int THREADS, bool EARLY = false, typename T>
 TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0, int me) {
   using R = Rows<D>;
   constexpr int SIZE = int(sizeof(typename T::Element)), PER = 16 / SIZE;  // elements of a chunk
@@ -101,10 +103,11 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0, int me) {
 #pragma unroll
         for (int c = 0; c < PER; ++c) {
           if (PER * chunk + c >= m.width) continue;
+          const auto x = EARLY ? __ldcg(from + c * m.d) : __ldg(from + c * m.d);
           if constexpr (SIZE == 4)
-            word[c] = __float_as_uint(__ldg(from + c * m.d));
+            word[c] = __float_as_uint(x);
           else
-            word[c / 2] |= uint(__ldg(from + c * m.d)) << (c % 2 * 16);
+            word[c / 2] |= uint(x) << (c % 2 * 16);
         }
       }
       put_chunk(to + R::at(row, chunk), make_uint4(word[0], word[1], word[2], word[3]));
@@ -113,9 +116,9 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0, int me) {
 }
 
 // The same by all THREADS threads of the block.
-template <int D, int COUNT, int THREADS, typename T>
+template <int D, int COUNT, int THREADS, bool EARLY = false, typename T>
 TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
-  load_rows<D, COUNT, THREADS>(to, m, row0, int(threadIdx.x));
+  load_rows<D, COUNT, THREADS, EARLY>(to, m, row0, int(threadIdx.x));
 }
 
 // ---- where a lane's elements lie ----------------------------------------------------------------
