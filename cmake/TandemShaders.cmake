@@ -1,8 +1,16 @@
-# tandem_spirv(name source env define...): a command that compiles source, a file in shaders/, to SPIR-V for that Vulkan, and
-# validates it where a validator was found: shaders/<name>.spv.
+# tandem_spirv(name source env define...): a command that compiles source, a file in shaders/, to SPIR-V for that Vulkan,
+# optimises it (cmake/OptimiseModule.cmake) where an optimiser was found, and validates it where a validator was:
+# shaders/<name>.spv. Modules with cooperative matrices stay as they are compiled: in SSA form, matrices that a loop carries
+# go through memory on NVIDIA's driver, and RADV takes a fifth longer for them.
 function(tandem_spirv name source env)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
   file(MAKE_DIRECTORY ${out})
+  set(optimise "")
+  set(script "")
+  if(TANDEM_SPIRV_OPT AND NOT source MATCHES "^coopmat/")
+    set(script ${PROJECT_SOURCE_DIR}/cmake/OptimiseModule.cmake)
+    set(optimise COMMAND ${CMAKE_COMMAND} -D OPTIMISER=${TANDEM_SPIRV_OPT} -D MODULE=${out}/${name}.spv -P ${script})
+  endif()
   set(source ${PROJECT_SOURCE_DIR}/shaders/${source})
   set(validate "")
   if(TANDEM_SPIRV_VAL)
@@ -13,8 +21,9 @@ function(tandem_spirv name source env)
     COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} ${ARGN}
       -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders -I${PROJECT_BINARY_DIR}
       --depfile ${out}/${name}.d -o ${out}/${name}.spv ${source}
+    ${optimise}
     ${validate}
-    DEPENDS ${source}
+    DEPENDS ${source} ${script}
     DEPFILE ${out}/${name}.d
     COMMENT "SPIR-V ${name}"
     VERBATIM)
