@@ -14,6 +14,7 @@ namespace tandem {
 namespace {
 
 constexpr uint32_t kMagic = 0x07230203, kHeaderWords = 5, kFirstExtensionOp = 4096;
+constexpr uint32_t kMostIds = 0x3fffff;  // SPIR-V 2.17
 constexpr uint32_t kSpecIdDecoration = 1, kBuiltInDecoration = 11, kWorkgroupSize = 25;
 
 struct Instruction {
@@ -28,7 +29,7 @@ class Pass {
       : words_(words), count_(count), out_(*out) {}
 
   bool run(const SpecValue* values, size_t value_count) {
-    if (count_ < kHeaderWords || words_[0] != kMagic || words_[3] == 0 || words_[3] > count_)
+    if (count_ < kHeaderWords || words_[0] != kMagic || words_[3] == 0 || words_[3] > kMostIds)
       return false;
     bound_ = words_[3];
     ids_.resize(bound_);
@@ -259,7 +260,10 @@ class Pass {
     if (op == kBranchConditional) {
       if (length < 4) return false;
       const bool decided = !f.whole && is_id(last.w[1]) && id(last.w[1]).known;
-      if (decided) return reach(b.taken = last.w[id(last.w[1]).word ? 2 : 3]);
+      const uint32_t taken = id(last.w[1]).word ? 2 : 3;
+      // A loop's header needs the branch back to it, taken or not.
+      const Block* other = block_of(f, last.w[5 - taken]);
+      if (decided && other && other > &b) return reach(b.taken = last.w[taken]);
       return reach(last.w[2]) && reach(last.w[3]);
     }
     if (op == kSwitch)
@@ -303,8 +307,6 @@ class Pass {
       if (next->reached) continue;
       next->stub = true;
       next->loops_to = b.label;
-      // It would lack a parent.
-      if (at(skip_lines(b.first + 2)).op() == kPhi) return false;
     }
     return true;
   }
@@ -340,6 +342,23 @@ class Pass {
     for (uint32_t n = 1; n < i.length(); ++n) use(i.w[n]);
   }
 
+  void write_phi(const Body& f, const Block& b, const Instruction& i, Vec<uint32_t>* code) {
+    const size_t begin = code->size();
+    put(code, kPhi, {i.w[1], i.w[2]});
+    use(i.w[1]);
+    uint32_t any = 0, stub = 0;  // a value; the parent that is left of a continue target
+    for (uint32_t n = 3; n + 1 < i.length(); n += 2) {
+      const Block* from = block_of(f, i.w[n + 1]);
+      if (from && from->loops_to == b.label) stub = from->label;
+      if (!from || !comes(*from, b)) continue;
+      code->insert(code->end(), {i.w[n], i.w[n + 1]});
+      use(any = i.w[n]);
+    }
+    // The stub is never run, so that its value only has to be there.
+    if (any && stub) code->insert(code->end(), {any, stub});
+    (*code)[begin] = uint32_t(code->size() - begin) << 16 | kPhi;
+  }
+
   void write_block(const Body& f, const Block& b, Vec<uint32_t>* code) {
     if (!b.reached && !b.stub) return;
     put(code, kLabel, {b.label});
@@ -362,17 +381,7 @@ class Pass {
         put(code, i);
         continue;
       }
-      const size_t begin = code->size();
-      put(code, kPhi, {i.w[1], i.w[2]});
-      use(i.w[1]);
-      for (uint32_t n = 3; n + 1 < i.length(); n += 2) {
-        const Block* from = block_of(f, i.w[n + 1]);
-        if (!from || !comes(*from, b)) continue;
-        code->push_back(i.w[n]);
-        code->push_back(i.w[n + 1]);
-        use(i.w[n]);
-      }
-      (*code)[begin] = uint32_t(code->size() - begin) << 16 | kPhi;
+      write_phi(f, b, i, code);
     }
   }
 
