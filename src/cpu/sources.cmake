@@ -26,7 +26,8 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
       list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx512_bf16.cpp)
       list(APPEND levels TANDEM_CPU_AVX512_BF16=1)
     endif()
-    if(MINGW) # GCC takes Windows' stacks for aligned to 32 and 64 bytes (its bug 54412): the assembler asks for no alignment
+    # GCC takes Windows' stacks for aligned to 32 and 64 bytes (its bug 54412): the assembler asks for no alignment.
+    if(MINGW AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       list(APPEND numeric -Wa,-muse-unaligned-vector-move)
     endif()
     set_source_files_properties(src/cpu/device.cpp PROPERTIES COMPILE_DEFINITIONS "${levels}")
