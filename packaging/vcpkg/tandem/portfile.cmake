@@ -14,6 +14,7 @@ if("vulkan" IN_LIST FEATURES)
     "-DTANDEM_GLSLANG=${CURRENT_HOST_INSTALLED_DIR}/tools/glslang/glslang${VCPKG_HOST_EXECUTABLE_SUFFIX}"
     "-DTANDEM_VULKAN_INCLUDE_DIR=${CURRENT_INSTALLED_DIR}/include"
     "-DTANDEM_VOLK_INCLUDE_DIR=${CURRENT_INSTALLED_DIR}/include"
+    "-DTANDEM_SPIRV_OPT=${CURRENT_HOST_INSTALLED_DIR}/tools/spirv-tools/spirv-opt${VCPKG_HOST_EXECUTABLE_SUFFIX}"
     -DTANDEM_SPIRV_VAL= # no validator that the machine may have
   )
 endif()
