@@ -134,7 +134,13 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
     return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                 launch.shared_bytes, caps.shared_bytes);
   const Extent e = extent(launch);
-  if (e.tiles * e.heads * e.batch == 0) return "";
+  const double groups =
+      double(e.tiles) * double(launch.feature_parts) * double(e.heads) * double(e.batch);
+  if (groups == 0) return "";
+  if (gpu) {  // first, as from here on their product is computed in 64 bits
+    const String why = set_groups(&launch, groups);
+    if (!why.empty()) return why;
+  }
   // A launch waits for place_entries, expand_blocks, expand_table, mask_map, pack_keep, pack_bias,
   // bwd_dot, bwd_origin or bwd_row_sums, which come first, and reduce_table for all. The others are
   // independent.
@@ -163,8 +169,7 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
     if (launch.members >= int64_t(1) << 31)
       return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
                   (long long)launch.members);
-    const String why = set_groups(&launch, double(e.tiles) * double(launch.feature_parts) *
-                                               double(e.heads) * double(e.batch) * double(shares));
+    const String why = set_groups(&launch, groups * double(shares));
     if (!why.empty()) return why;
     if (!is_tiled(stem)) {
       const auto group = uint32_t(launch.invocations());

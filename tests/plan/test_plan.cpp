@@ -321,6 +321,26 @@ bool check_plan(const Problem& problem, const Caps& caps) {
 
 }  // namespace
 
+// By the number of their workgroups, most of them. UndefinedBehaviorSanitizer watches that no
+// product of sizes is beyond 64 bits.
+TEST_CASE("problems as large as they may be are refused") {
+  const char* lines[] = {
+      "bwd f16 b134217728 hq134217728 hk1 sq2 sk500000 d8 keep:1x1x2",
+      "bwd bf16 b65536 hq134217728 hk1024 sq1000 sk268435456 d8 alibi",
+      "bwd bf16 b536870911 hq262144 hk2 sq128 sk268435456 d1 spans=2:536870911x262144",
+      "bwd f16 b134217728 hq131072 hk1 sq128 sk536870911 d1 dist=64",
+      "bwd f16 b1048576 hq131072 hk1 sq1000 sk536870911 d64 bias:f16:1x131072x1000 grads=qkvb "
+      "d_bias:f32"};
+  for (const Profile& device : profiles()) {
+    if (device.caps.backend == Backend::cpu) continue;
+    for (const char* line : lines) {
+      Plan plan;
+      const Status status = make_plan(problem_of(line), device.caps, &plan);
+      CHECK_MESSAGE(status.code() == TANDEM_ERROR_UNSUPPORTED, device.id << ": " << line);
+    }
+  }
+}
+
 TEST_CASE("each recorded device plans as recorded, or says why not") {
   for (const Profile& profile : profiles()) {
     CAPTURE(std::string(profile.id));

@@ -36,8 +36,10 @@ inline bool sm80_is_better_for_dbias(const Problem& p, int64_t cores, const Ampe
     return (p.seq_q + of.br - 1) / of.br * ((p.seq_kv + of.bc - 1) / of.bc);
   };
   const auto elements = [&](const AmpereTile& of) { return tiles(of) * of.br * of.bc; };
-  return t.width == best.width && (elements(t) * 4 <= elements(best) * 3 ||
-                                   (t.br < best.br && tiles(best) * p.heads_q * p.batch < cores));
+  return t.width == best.width &&
+         (elements(t) * 4 <= elements(best) * 3 ||
+          (t.br < best.br &&
+           double(tiles(best)) * double(p.heads_q) * double(p.batch) < double(cores)));
 }
 
 // Workgroups that share the members of a sum of d_bias: as many as finish first, if a member takes
@@ -81,8 +83,8 @@ constexpr int64_t kManySteps = 8;
 // parts of a row are to be combined. An SM has room for one workgroup like it, so there are no more
 // of them than SMs: 8 heads, B 20, which is two waves, take longer.
 inline bool sm80_pays_key_warps(const Problem& p, const Caps& caps, const AmpereTile& t,
-                                int64_t groups) {
-  return in_force(caps, sm80_rule::key_warps) && groups <= cores_of(caps) &&
+                                double groups) {
+  return in_force(caps, sm80_rule::key_warps) && groups <= double(cores_of(caps)) &&
          p.seq_kv >= kManySteps * t.bc * t.key_warps;
 }
 // Whether its workgroups are enough, one for all keys of a row. 64 of 132 SMs read as fast as all
@@ -113,7 +115,9 @@ inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile&
     return in_force(caps, sm80_rule::all_keys) && t.width == best.width && p.seq_kv > best.bc &&
            p.seq_kv <= t.bc;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
-  const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
+  // May be beyond 64 bits, as no launch has been refused yet.
+  const double tiles =
+      double((length + best.owned() - 1) / best.owned()) * double(p.heads_q) * double(p.batch);
   if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
       t.table == best.table && t.key_warps >= best.key_warps) {
     // More tiles of keys in flight, if an SM has room for two workgroups, as with fewer.
@@ -122,7 +126,7 @@ inline bool sm80_is_better(const Problem& p, const Caps& caps, const AmpereTile&
              sm80_workgroups_at_once(caps.shared_bytes, uint32_t(ampere_shared_bytes(t)), 1, t) > 1;
     if (t.key_warps > best.key_warps) return sm80_pays_key_warps(p, caps, t, tiles);
   }
-  const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
+  const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= double(cores);
   return in_force(caps, sm80_rule::small_tiles) && t.width == best.width &&
          t.owned() < best.owned() &&
          (length <= t.owned() || (few && t.owned() * 2 >= best.owned()));

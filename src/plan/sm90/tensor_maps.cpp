@@ -62,8 +62,8 @@ constexpr int64_t kFewQueries = 128, kPackedPairsOfAll = 1 << 23, kSharingHeads 
 bool packs_few_queries(const Problem& p) {
   const int64_t masks =
       (p.keep.strides.b != 0 ? p.keep.batch : 1) * (p.keep.strides.h != 0 ? p.keep.heads : 1);
-  return p.backward && p.seq_q <= kFewQueries &&
-         p.batch * p.heads_q * p.seq_q * p.seq_kv >= kPackedPairsOfAll &&
+  return p.backward && p.seq_q <= kFewQueries && p.seq_kv > 0 &&
+         p.batch * p.heads_q * p.seq_q >= ceil_div(kPackedPairsOfAll, p.seq_kv) &&
          p.batch * p.heads_q >= kSharingHeads * masks;
 }
 bool packs_keep(const Problem& p) {
