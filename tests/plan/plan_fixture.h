@@ -146,20 +146,55 @@ inline int row_of(const Launch& l) {
   return l.as<Sm90Launch>() ? l.as<Sm90Launch>()->row : -1;
 }
 
-// A plan as text: everything in it, so that two plans are equal iff their texts are.
+// What a launch has of its path, as text.
+inline String dump_path(const Launch& l) {
+  if (const ScalarLaunch* own = l.as<ScalarLaunch>()) return text(" scalar %u", own->joined_heads);
+  if (const MatrixLaunch* m = l.as<MatrixLaunch>())
+    return text(" matrix %s %u %d %d %d %d %d %d %d %u %u %d %d %u %d %d %d",
+                m->matrix.name().c_str(), m->subgroup, m->row_blocks, m->left_shared, m->copies,
+                m->register_prefetch, m->sums_d_bias, m->entries, m->plain_loop.runs,
+                m->plain_loop.k_row, m->plain_loop.v_row, m->plain_loop.keys_exist, m->redoes,
+                m->chunks, m->kv_heads, m->heads, m->first_head);
+  if (const SimtLaunch* own = l.as<SimtLaunch>())
+    return text(" simt %u %u %d %d", own->fast_tiles, own->fast_total, own->tf32,
+                own->programmatic);
+  if (const Sm80Launch* own = l.as<Sm80Launch>())
+    return text(" sm80 %d %d", own->row, own->programmatic);
+  if (const Sm90Launch* own = l.as<Sm90Launch>())
+    return text(" sm90 %d %d %d %d %d %u %u %u %d %d %lld %d %d", own->row, own->programmatic,
+                own->stream_k_units, own->stream_k_unit, own->short_tiles, own->interleaved_heads,
+                own->wave, own->eager_zero_heads, own->parts.most, own->parts.pairs,
+                (long long)own->parts.workgroups, own->cooperative_postprocess, own->passes);
+  return "";
+}
+
+// A plan as text: everything in it but its problem, and the least workspace, which is there with a
+// limit alone. So two plans of a problem are equal iff their texts are.
 inline String dump(const Status& status, const Plan& plan) {
+  const auto number = [](uint64_t n) { return text(" %llu", (unsigned long long)n); };
   String s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
-             plan.name() +
-             text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
-                  (unsigned long long)plan.scratch[Scratch::delta].offset,
-                  (unsigned long long)plan.zeroed_size);
+             plan.name() + "|";
+  for (const uint64_t n :
+       {plan.workspace_size, plan.zeroed_offset, plan.zeroed_size, uint64_t(plan.slope_parts)})
+    s += number(n);
+  for (int n = 0; n < kScratchCount; ++n) {
+    const ScratchArray& array = plan.scratch[Scratch(n)];
+    if (array.present)
+      s += text(" %s", kScratch[n].name) + number(array.offset) + number(array.size);
+  }
+  s += "|";
   for (const Launch& l : plan.launches) {
-    const MatrixLaunch& m = l.of<MatrixLaunch>();
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
-              l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
-              l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
-              m.matrix.name().c_str(), m.subgroup, m.row_blocks, m.left_shared, m.register_prefetch,
-              l.splits, row_of(l));
+    s += text(" %s %d %d %d %s %dx%d %d %d %u %u %u %u %u %u %d %d %lld %u %u", stem_name(l.stem),
+              l.kernel, l.other_kernel, l.second_kernel, l.tile.name ? l.tile.name : "-", l.tile.br,
+              l.tile.bc, l.d_blocks, l.dv_blocks, l.feature_parts, l.tiles, l.total, l.groups_x,
+              l.groups_y, l.shared_bytes, l.waits, l.stores_d_bias, (long long)l.members, l.splits,
+              l.gradient);
+    s += dump_path(l) + ";";
+  }
+  if (const Sm90Plan* own = std::get_if<Sm90Plan>(&plan.of_path)) {
+    s += number(own->lazy_zero.eager_bytes) + number(own->lazy_zero.bytes) +
+         number(own->lazy_zero.slices);
+    if (own->unaligned) s += "{" + dump(Status(), *own->unaligned) + "}";
   }
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
