@@ -161,3 +161,24 @@ TEST_CASE("ratio: a mask of many pairs" * doctest::skip(!at_least(Tier::ci))) {
                "fwd f16 b1 hq1 hk1 sq130 sk8300 d32 dv32 keep:1x1x130"},
               2);
 }
+
+// A work tile of cuda.sm90 with one query tile visits it whatever the mask shows, even nothing: by
+// the mask's bytes, and by the bits that pack_keep makes of 2^23 pairs of all heads.
+TEST_CASE("ratio: a mask that hides tiles of keys from few queries") {
+  const auto check_hidden = [](const char* line) {
+    const tandem_problem p = parse(line);
+    Expect expect = sparse();
+    expect.options.repeats = 2;
+    Case test(p, seed_of(line), expect.options);
+    HostTensor& keep = test.input(Role::keep);
+    for (int64_t i = 0; i < p.seq_q; ++i)
+      for (int64_t j = 0; j < p.seq_kv; ++j)
+        if (j / 128 % 3 == 1 || i % 32 == 5) keep.set(0, 0, i, j, 0);
+    check_case(test, expect);
+  };
+  check_hidden("bwd bf16 b1 hq2 hk2 sq100 sk500 d64 dv64 keep:1x1x100 deterministic");
+  check_hidden("bwd f16 b1 hq2 hk2 sq60 sk300 d128 dv128 keep:1x1x60 causal_bottom_right");
+  if (!at_least(Tier::ci)) return;
+  for (const Target& t : targets())
+    if (t.path == "sm90") check_hidden("bwd bf16 b1 hq16 hk16 sq128 sk4100 d8 dv8 keep:1x1x128");
+}

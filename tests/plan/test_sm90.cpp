@@ -200,6 +200,12 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
        "masked"},
       {"bwd bf16 b2 hq4 sq3000 d128 keep:2x1x3000 dropout=0.1 q_padded",
        "pack_keep bwd_dot bwd_dkv_dq bwd_dq_cast", "masked"},
+      // A mask that few queries of many heads share is packed in the backward.
+      {"bwd bf16 hq64 hk8 sq100 sk4096 d128 keep:1x8x100",
+       "pack_keep bwd_dot bwd_dkv_dq bwd_dq_cast", "masks"},
+      {"bwd bf16 hq64 hk8 sq100 sk4096 d128 keep:1x64x100", "bwd_dot bwd_dkv_dq bwd_dq_cast",
+       "masks"},
+      {"fwd bf16 hq64 hk8 sq100 sk4096 d128 keep:1x8x100", "fwd", "masked"},
       {"bwd bf16 b2 hq4 sq300 d128 blocks=64x64:4+2:1x1", "expand_blocks bwd_dot bwd_dkv_dq",
        "masks"},
       {"bwd bf16 b2 hq4 sq3000 d128 blocks=64x64:4+2:1x1",
