@@ -340,8 +340,8 @@ TEST_CASE("regression: magnitudes: subnormal values beside the largest ones") {
       2539, "bias=all:-1e+34,v=tiny,d_o=largest");
 }
 
-// cuda.sm90: the sums of the forward's products start from the bias, which loses its last bits where
-// products of 1e7 cancel to a score of -4e3. lse had 1/2 of a bias of 0.48 in front of the scale.
+// cuda.sm90: the forward's sums of products start from the bias, which loses its last bits where
+// products of 1e7 cancel to a score of -4e3. The bias was 0.48, and lse was off by 0.16.
 TEST_CASE("regression: magnitudes: a bias below the last place of what cancels") {
   check_random(
       "bwd bf16 b11 hq1 hk1 sq84 sk31 d56 dv56 scale=0x1.48p-2 bias:bf16:1x1x84 keep:11x1x84 "
