@@ -22,6 +22,7 @@ from ._options import (
     Unpack,
     in_parts,
     make_options,
+    refuse_unknown,
     truth,
     whole_number,
 )
@@ -210,6 +211,7 @@ def _split_arrays(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, 
     offsets are args.offsets_*.
     """
     words: dict[str, Any] = {**options}
+    refuse_unknown(words)
     inputs = {name: words.pop(name, None) for name in INPUTS[3:]}
     inputs["blocks"], inputs["block_bits"] = parts_of(words.pop("block_mask", None))
     for side in ("q", "kv"):

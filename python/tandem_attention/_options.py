@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 from ._blocks import Blocks
@@ -80,6 +81,13 @@ class AttentionOptions(StaticOptions, OptionalArrays, total=False):
     """What attention(), attention_backward(), plan() and explain() take by name."""
 
     dropout: float
+
+
+def refuse_unknown(words: Iterable[str]) -> None:
+    """Raises the TypeError that Python raises for a name that no argument has."""
+    for name in words:
+        if name not in AttentionOptions.__optional_keys__:
+            raise TypeError(f"attention() got an unexpected keyword argument {name!r}")
 
 
 class Options(NamedTuple):

@@ -414,6 +414,12 @@ def test_regression_options(words: dict[str, Any]) -> None:
         ta.attention(X, X, X, **words)
 
 
+def test_regression_names() -> None:
+    for call in (ta.attention, ta.explain):
+        with pytest.raises(TypeError, match=r"attention\(\) got .* 'is_causal'"):
+            call(X, X, X, is_causal=True)
+
+
 @pytest.mark.parametrize("gradients", [7, ("q", MANY), (["k"],)])
 def test_regression_gradients(gradients: Any) -> None:
     with pytest.raises(ta.InvalidArgumentError, match="gradient"):

@@ -17,7 +17,7 @@ from .. import _core
 from .._blocks import Blocks, parts_of
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._options import Options, StaticOptions, Unpack, in_parts, make_options
+from .._options import Options, StaticOptions, Unpack, in_parts, make_options, refuse_unknown
 from .._problem import (
     BACKWARD,
     FORWARD,
@@ -229,6 +229,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     if options.get("dropout"):
         raise UnsupportedError("dropout is not there for JAX: its seed is a number of the host")
     offsets_q, offsets_kv = given.get("offsets_q"), given.get("offsets_kv")
+    refuse_unknown(options)
     opts = make_options(packed_q=offsets_q is not None, packed_kv=offsets_kv is not None, **options)
     k = given["k"]
     keys = opts.seq_kv if opts.packed_kv and opts.seq_kv else k.shape[-3 if opts.bshd else -2]
