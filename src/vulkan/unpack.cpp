@@ -121,6 +121,17 @@ class Decoder : public HostObject {
     normalise();
     return bit;
   }
+  // The same without a branch, for bits that no processor predicts.
+  uint32_t mixed_bit(Probability* p) {
+    const uint32_t was = *p, bound = (range_ >> kBits) * was;
+    const uint32_t bit = code_ >= bound, ones = 0u - bit;  // all of a 1's bits
+    range_ = bound + (ones & (range_ - 2 * bound));
+    code_ -= ones & bound;
+    const uint32_t up = was + (((1u << kBits) - was) >> kShift), down = was - (was >> kShift);
+    *p = Probability(up ^ (ones & (up ^ down)));
+    normalise();
+    return bit;
+  }
   uint32_t even_bits(uint32_t count) {  // of probability 1/2
     uint32_t value = 0;
     for (; count > 0; --count) {
@@ -134,13 +145,13 @@ class Decoder : public HostObject {
   }
   uint32_t tree(Probability* p, uint32_t count) {  // the highest bit first
     uint32_t node = 1;
-    for (uint32_t n = 0; n < count; ++n) node = node << 1 | bit(p + node);
+    for (uint32_t n = 0; n < count; ++n) node = node << 1 | mixed_bit(p + node);
     return node - (1u << count);
   }
   uint32_t reversed_tree(Probability* p, uint32_t count) {  // the lowest bit first
     uint32_t node = 1, value = 0;
     for (uint32_t n = 0; n < count; ++n) {
-      const uint32_t one = bit(p + node);
+      const uint32_t one = mixed_bit(p + node);
       node = node << 1 | one;
       value |= one << n;
     }
@@ -196,7 +207,7 @@ class Decoder : public HostObject {
         if (one != its) break;
       }
     }
-    while (node < 0x100) node = node << 1 | bit(p + node);
+    while (node < 0x100) node = node << 1 | mixed_bit(p + node);
     *out_++ = uint8_t(node);
     state_ = state_ < 4 ? 0 : state_ < 10 ? state_ - 3 : state_ - 6;
     return true;

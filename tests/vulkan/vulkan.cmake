@@ -16,6 +16,12 @@ if(TANDEM_WITH_VULKAN)
     target_include_directories(tandem_vulkan_${part} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
     target_include_directories(tandem_vulkan_${part} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
   endforeach()
+  # It makes thousands of devices, each of which would unpack these modules: they are there as words. Others are packed.
+  foreach(module fwd bwd_origin bwd_row_sums bwd_dkv bwd_dq bwd_dbias)
+    tandem_shader(tandem_vulkan_memory ${module} scalar/${module}.comp vulkan1.2)
+    tandem_module_source(tandem_vulkan_memory ${CMAKE_CURRENT_BINARY_DIR}/shaders ${module})
+  endforeach()
+  target_include_directories(tandem_vulkan_memory PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
   # Another build: one word of one kernel counts as another.
   tandem_patched(changed ${CMAKE_CURRENT_BINARY_DIR}/cache_changed ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/cache_changed.patch "")
   add_executable(tandem_vulkan_cache_changed $<TARGET_OBJECTS:tandem_test_main> vulkan/test_cache.cpp ${changed}
