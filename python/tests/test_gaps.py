@@ -42,9 +42,9 @@ def tensors() -> list[Any]:
     generator = torch.Generator().manual_seed(3)
     made = []
     for side in ("q", "kv", "kv", "q"):
-        t = torch.full((HEADS, TOTAL[side], D), float("nan"))
+        t = torch.full((HEADS, TOTAL[side], D), float("nan"), device="cpu")
         rows = rows_of(side).cpu()
-        t[:, rows] = torch.randn(HEADS, len(rows), D, generator=generator)
+        t[:, rows] = torch.randn(HEADS, len(rows), D, generator=generator, device="cpu")
         made.append(t.to(DEVICE))
     return made
 

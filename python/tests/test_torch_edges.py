@@ -83,7 +83,7 @@ def test_gradients_that_out_would_lose_are_refused() -> None:
 
 
 def test_options_of_arrays_that_are_no_numbers() -> None:
-    q, k, v = (t.numpy() for t in qkv(1, 2, 5, 8))
+    q, k, v = (t.cpu().numpy() for t in qkv(1, 2, 5, 8))
     parameter = torch.nn.Parameter(torch.tensor(0.5))
     for name in ("scale", "softcap", "dropout"):
         with pytest.raises(UnsupportedError, match=f"{name} requires a gradient"):

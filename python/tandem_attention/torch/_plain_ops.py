@@ -29,8 +29,11 @@ _NOTHING = (None,) * (len(Inputs._fields) - _PLAIN + 1)  # the other inputs and 
 _read: dict[str, dict[str, Any]] = {"": {}}
 
 
-# A program that is exported is kept, and tandem::attention stays as it is. torch 2.6 does not say.
-is_exporting: Any = getattr(torch.compiler, "is_exporting", lambda: True)
+def is_exporting() -> bool:
+    """Whether torch.export asks: its program is kept, and tandem::attention stays as it is."""
+    # Dynamo of torch 2.7 to 2.11 takes torch.compiler.is_exporting() for true in all that it
+    # compiles, so the flag behind it is read. torch 2.6 has none.
+    return bool(getattr(torch.compiler, "_is_exporting_flag", True))
 
 
 def narrow(inputs: Inputs, options: Options) -> tuple[Any, ...]:
