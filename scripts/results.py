@@ -47,8 +47,8 @@ SECTIONS = [
     dict(id="masks", title="cuda.sm90: masks of trees, documents and blocks", kind="cases", files=["*_sm90_masks", "*_sm90_masks_*"],
          command="tandem bench --preset masks --device cuda:0 --round-seconds 0.25 --max-seconds 1.2",
          text="TFLOP/s count hidden pairs, too. The tree of 12,288 rows shows 44.0 M of its 151 M pairs, that of 9,216 rows 13.1 M of "
-              "84.9 M, and the lists show a quarter of their blocks. FlexAttention's times are in the [notebook]"
-              "(../bench/lab/2026-11.md#masks-of-trees-and-documents)."),
+              "84.9 M, and the lists show a quarter of their blocks. FlexAttention ran in another call, as trees and blocks of its "
+              "own making with as many pairs."),
     dict(id="tables", title="A bias by a table, beside it dense", kind="cases", files=["*_sm90_tables"],
          command="tandem bench --preset tables --device cuda:0 --round-seconds 0.15 --max-seconds 0.7",
          text="Windows of Swin-T and of SwinV2, buckets of T5-large, distances of Graphormer. The backward has all gradients."),
