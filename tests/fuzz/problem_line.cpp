@@ -22,8 +22,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool merges = p.direction == TANDEM_MERGE || p.direction == TANDEM_MERGE_BACKWARD;
   if (p.direction == TANDEM_FORWARD || p.direction == TANDEM_MERGE)
     for (auto m : {&P::d_o, &P::d_q, &P::d_k, &P::d_v, &P::d_bias, &P::d_part_o}) again.*m = p.*m;
-  if (merges)
+  if (merges) {
     for (auto m : {&P::q, &P::k, &P::v, &P::d_q, &P::d_k, &P::d_v}) again.*m = p.*m;
+  } else {
+    again.part_o = p.part_o, again.d_part_o = p.d_part_o;
+    again.part_stride = p.part_stride, again.d_part_stride = p.d_part_stride;
+  }
+  if (p.direction == TANDEM_MERGE) again.d_part_stride = p.d_part_stride;
   FUZZ_CHECK_OF(std::memcmp(&again, &p, sizeof p) == 0,
                 line + " is read, and printed as " + printed);
   // A buffer of any length gets as much as fits, and a final NUL.
