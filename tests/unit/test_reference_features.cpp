@@ -342,7 +342,7 @@ TEST_CASE("reference: f32 steps stay within floors and slack, next to kinks too"
           used += error > bound;
           large += slack[n] > 1e-3 * floor[n];
           CHECK(error <= bound + slack[n]);
-          if (p.normalizer == Normalizer::softmax) CHECK(slack[n] == 0);
+          if (p.normalizer == Normalizer::softmax) CHECK(slack[n] <= bound);  // of o's rounding
         }
       };
 #define TANDEM_CHECK(x) check(#x, truth.x, step.x, truth.x##_floor, truth.x##_slack)
