@@ -56,8 +56,10 @@ TANDEM_API tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr g
 /* Start from TANDEM_VK_DEVICE_DESC_INIT. Older and newer structs: tandem.h, under Structs. */
 typedef struct tandem_vk_device_desc {
   uint32_t struct_size;
-  uint32_t api_version; /* VkApplicationInfo::apiVersion that you used; at least 1.2 */
-  const void* next;     /* must be NULL in this version */
+  /* VkApplicationInfo::apiVersion that you used; at least 1.2, which INIT has. The path coopmat2
+   * needs 1.3 */
+  uint32_t api_version;
+  const void* next; /* must be NULL in this version */
   VkInstance instance;
   VkPhysicalDevice gpu;
   VkDevice device;

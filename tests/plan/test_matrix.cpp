@@ -80,6 +80,9 @@ TEST_CASE("matrix paths: what is missing is named") {
   caps.subgroup_pin = false;  // one size need not be stated
   CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
   caps = good;
+  caps.api_version = 1u << 22 | 2u << 12;
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "desc.api_version");
+  caps = good;
   caps.bfloat16_coopmat = false;
   has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"), "shaderBFloat16CooperativeMatrix");
   CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");

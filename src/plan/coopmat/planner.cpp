@@ -146,7 +146,8 @@ String MatrixPlanner::missing_feature() const {
                {caps.full_subgroups, "computeFullSubgroups"}};
   for (const auto& need : needs)
     if (!need.has) return text("the device did not enable %s", need.feature);
-  if (coopmat2_ && caps.api_version < (1u << 22 | 3u << 12)) return "it needs Vulkan 1.3";
+  if (coopmat2_ && caps.api_version < (1u << 22 | 3u << 12))
+    return "it needs Vulkan 1.3, of the GPU and in tandem_vk_device_desc.api_version";
   // Where there is but one size, it need not be stated (NVK).
   if (!caps.subgroup_pin && caps.subgroup_min != caps.subgroup_max)
     return "the device's compute pipelines cannot state a subgroup size";
