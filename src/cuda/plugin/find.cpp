@@ -9,6 +9,9 @@ namespace tandem {
 namespace {
 
 constexpr char kFile[] = TANDEM_CUDA_FILE;  // such as libtandem_cuda.so.0
+// Whether this build made that file, too.
+constexpr const char* kNotMade =
+    TANDEM_CUDA_MADE ? "" : "; this library's build left CUDA out and made no such file";
 
 constexpr CudaHost kHost = {host_allocate, host_release, HostScope::is_open};
 
@@ -37,8 +40,8 @@ Status open_plugin(const CudaPlugin** plugin) {
   if (!library)
     return fail(TANDEM_ERROR_NO_BACKEND,
                 "%s, which holds the CUDA backend, could not be opened: beside this library: %s; "
-                "by the system's search: %s",
-                kFile, beside.c_str(), anywhere.c_str());
+                "by the system's search: %s%s",
+                kFile, beside.c_str(), anywhere.c_str(), kNotMade);
   const auto entry = reinterpret_cast<decltype(&tandem_cuda_plugin)>(
       find_in_shared_library(library, "tandem_cuda_plugin"));
   if (!entry)

@@ -43,7 +43,7 @@ elseif(CASE STREQUAL "copies") # of the library, with one backend
   set(arguments ${folder}/lib/${NAME} ${folder}/other/${NAME})
   set(expected "same: ")
 elseif(CASE STREQUAL "missing")
-  set(expected "${refused}${FILE}, which holds the CUDA backend, could not be opened: beside this library: ${place}: [^\n]*No [a-z]+ file[^\n]*; by the system's search: ${FILE}: [^\n]*No [a-z]+ file")
+  set(expected "${refused}${FILE}, which holds the CUDA backend, could not be opened: beside this library: ${place}: [^\n]*No [a-z]+ file[^\n]*; by the system's search: ${FILE}: [^\n]*No [a-z]+ file[^\n]*; this library's build left CUDA out")
 elseif(CASE STREQUAL "damaged")
   file(WRITE ${folder}/lib/${FILE} "not a library")
   set(expected "${refused}${FILE}, which holds[^\n]*${place}: [^\n]*(too short|invalid ELF)")
