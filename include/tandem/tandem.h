@@ -256,7 +256,7 @@ typedef struct tandem_problem {
   uint32_t struct_size;
   uint32_t direction;               /* tandem_direction */
   const void* next;                 /* must be NULL in this version */
-  int64_t batch;                    /* B; sizes of 0 are legal and do nothing */
+  int64_t batch;                    /* B; it and the four below may be 0 */
   int64_t heads_q;                  /* Hq, a multiple of Hk */
   int64_t heads_kv;                 /* Hk */
   int64_t seq_q;                    /* Sq, up to 2^29 - 1 */
@@ -359,18 +359,19 @@ typedef struct tandem_problem {
   uint32_t reserved4; /* must be 0 */
 } tandem_problem;
 
-/* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
- * 1/sqrt(D), no mask, the gradients of q, k and v. A function, because a C99 initialiser cannot
- * spell NaN portably. struct_size tells the library how long your tandem_problem is; if no version
- * has that size, nothing is filled in. The symbol tandem_problem_init, for programs of version
- * 0.1.0, fills in the members of that version. */
+/* Fills in problem (struct_size and all defaults): direction forward, sizes and strides 0, f32,
+ * scale 1/sqrt(D), no mask, the gradients of q, k and v. A function, because a C99 initialiser
+ * cannot spell NaN portably. struct_size tells the library how long your tandem_problem is; if no
+ * version has that size, nothing is filled in. The symbol tandem_problem_init, for programs of
+ * version 0.1.0, fills in the members of that version. */
 TANDEM_API void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size);
 TANDEM_API void tandem_problem_init(tandem_problem* problem);
 #define tandem_problem_init(problem) \
   tandem_problem_init_sized((problem), (uint32_t)sizeof(tandem_problem))
 
 /* Sets the strides of all tensors to the contiguous [B,H,S,D] order ("bhsd") for the sizes that
- * problem holds (packed: [H,total,D]), and the dtype of q k v o and their gradients. */
+ * problem holds (packed: [H,total,D]), and the dtype of q k v o and their gradients. Call it when
+ * the sizes and lengths are set, those of bias and keep too: an input with stride 0 is repeated. */
 TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype);
 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
@@ -391,7 +392,8 @@ TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* 
 /* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no
  * queue. A device keeps the kernels of its last 64 problems, also when their plans are destroyed:
  * planning one of them again takes a microsecond.
- * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
+ * The plan of a problem with a size of 0 is legal and writes only what is a sum over nothing:
+ * gradients of 0, and with Sk = 0 o of 0 and lse of minus infinity. */
 TANDEM_API tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                             tandem_plan** plan);
 TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the GPU must be done */

@@ -3,9 +3,8 @@
 // tandem.hpp - the C API with destructors. C++17, header only; adds no feature and hides none:
 // every class gives out its C handle with get().
 //
-// Errors    Every call that can fail exists twice, as in std::filesystem: without a status argument
-// it
-//           throws tandem::Error, with one (a tandem_status&, the last argument) it never throws
+// Errors    Every call that can fail exists twice, as in std::filesystem. Without a status argument
+//           it throws tandem::Error. With one (a tandem_status&, the last argument) it never throws
 //           and leaves its result empty on failure. Built without exceptions, only the second form
 //           exists.
 // Lifetime  A Device must outlive its Plans, as in tandem.h.

@@ -338,9 +338,9 @@ void tandem_device_destroy(tandem_device* device) {
     if (plans == 0) return Status();
     const Status early =
         fail(TANDEM_ERROR_INVALID_ARGUMENT,
-             "tandem_device_destroy: %d plans of this device are alive; they can be destroyed "
-             "still, but not executed",
-             plans);
+             "tandem_device_destroy: %d plan%s of this device %s alive; destroy plans before their "
+             "device. Now they can be destroyed, but not executed",
+             plans, plans == 1 ? "" : "s", plans == 1 ? "is" : "are");
     device->device->log()(TANDEM_LOG_ERROR, early.message());
     return early;
   });
