@@ -95,7 +95,8 @@ const bool MAY_BE_EMPTY = LENGTHS_Q != 0 || LENGTHS_KV != 0;
 // Stores a pass of the results of `owners` owners from `owner` on, each of which has `own` blocks
 // of features of t. Rows from limit on are stored as zeros. While other results wait in matrices
 // there is no branch of some invocations: those beyond the last row or the last block of features
-// store it once more.
+// store it once more, and those beyond the width store the pass's first chunk once more. With a
+// branch there the backward of SigLIP (D 72) takes 3.15 ms in place of 2.04 (H200, 580.159.04).
 void store_pass(View t, int owner, int owners, int own, int r0, int pass, int limit) {
   const int chunks = owners * PASS_CHUNKS, last = (own - pass * PASS_BLOCKS) * (MN / 8) - 1;
   if (MAY_BE_EMPTY) {
@@ -105,11 +106,13 @@ void store_pass(View t, int owner, int owners, int own, int r0, int pass, int li
     const int rows = min(ROWS, t.rows - r0) - 1;
     EACH(i, (ROWS * chunks + WG - 1) / WG) {
       const int n = TID + i * WG, row = min(n / chunks, rows), at = n % chunks;
-      const int of = at / PASS_CHUNKS, from = min(at % PASS_CHUNKS, last);
-      const int chunk = of * own * (MN / 8) + pass * PASS_CHUNKS + from;
+      int of = at / PASS_CHUNKS, from = min(at % PASS_CHUNKS, last);
       if (WIDE == RAGGED) {
-        if (8 * chunk >= t.width) continue;
+        const bool beyond = 8 * (of * own * (MN / 8) + pass * PASS_CHUNKS + from) >= t.width;
+        of = beyond ? 0 : of;
+        from = beyond ? 0 : from;
       }
+      const int chunk = of * own * (MN / 8) + pass * PASS_CHUNKS + from;
       const uvec4 words = streamed[row * PASS_PITCH + (owner + of) * PASS_CHUNKS + from];
       Store4(add64(row_address(t, r0 + row), 16 * chunk)).w = r0 + row < limit ? words : uvec4(0);
     }

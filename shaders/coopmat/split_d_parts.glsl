@@ -13,11 +13,13 @@ void store_part_pass(View t, int r0, int pass) {
             rows = min(ROWS, t.rows - r0) - 1;
   EACH(i, (ROWS * quads + WG - 1) / WG) {
     const int n = TID + i * WG, row = min(n / quads, rows), at = n % quads;
-    const int of = at / PART_QUADS, from = min(at % PART_QUADS, last);
-    const int quad = of * OUT_OWN * (MN / 4) + pass * PART_QUADS + from;
-    if (WIDE != 1) {
-      if (4 * quad >= t.width) continue;
+    int of = at / PART_QUADS, from = min(at % PART_QUADS, last);
+    if (WIDE != 1) { // no branch, as in store_pass()
+      const bool beyond = 4 * (of * OUT_OWN * (MN / 4) + pass * PART_QUADS + from) >= t.width;
+      of = beyond ? 0 : of;
+      from = beyond ? 0 : from;
     }
+    const int quad = of * OUT_OWN * (MN / 4) + pass * PART_QUADS + from;
     Store4(part_address(t, r0 + row, 4 * quad)).w =
         streamed[row * PART_ROW + of * PART_QUADS + from];
   }
