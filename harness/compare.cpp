@@ -99,10 +99,12 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   for (size_t row = 0; row < rows; ++row) {
     // Sums of n terms of one sign lose n roundings in the worst case, and sqrt n as a rule.
     const double sums = of_sums * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
-    // Each term's operand of f16 is off by up to 2^-25, however small it is.
+    // Each term's operand of f16 is off by up to 2^-25, however small it is. One of f32 below the
+    // normal numbers may be 0, which shows beside numbers at the end of f32.
     const double count = std::max(0.0, x.counts[row]);
-    const double subnormal =
-        x.chain == TANDEM_F16 ? std::min(count, 2 * std::sqrt(count)) * 0x1p-25 * x.operand : 0;
+    const double subnormal = x.chain == TANDEM_F16
+                                 ? std::min(count, 2 * std::sqrt(count)) * 0x1p-25 * x.operand
+                                 : count * 0x1p-126 * x.operand;
     double largest = 0;
     // No term loses more than itself.
     for (size_t n = row * width; n < (row + 1) * width; ++n) {

@@ -490,7 +490,7 @@ void MagnitudeRules::Impl::judge(Role role, const std::string& run, const std::v
   const double lost = chain == TANDEM_F16 ? 0x1p-22 : 0x1p-100;
   for (double x : s.terms) vanishing = std::max(vanishing, lost * x);
   // Rows of one kind round the same way, so these roundings add up.
-  const double subnormal = chain == TANDEM_F16 ? s.count * 0x1p-25 * s.operand : 0;
+  const double subnormal = s.count * (chain == TANDEM_F16 ? 0x1p-25 : 0x1p-126) * s.operand;
   const double relative = 4 * (unit + (roundings + std::sqrt(s.count)) * kF32);
   Teller tell(role_name(role), result);
   for (size_t n = 0; n < s.want.size(); ++n) {

@@ -35,15 +35,17 @@ SECTIONS = [
          text="The batch shares the bias unless the bias's first number is above 1. The backward has all gradients, d_bias included. "
               "The file of 2026-11-25 was built from the sources of c214532 before that commit was made, so it names the commit "
               "before."),
-    dict(id="bias_own", title="cuda.sm90 with and without a dense bias", kind="cases", files=["*_sm90_bias"], command=FLOORS + "own",
-         text="The cases ran one after the other, at the power limit. The note on the commit above holds here, too."),
+    dict(id="bias_own", title="cuda.sm90 with and without a dense bias", kind="cases", files=["*_sm90_bias"],
+         command="tandem bench --problem LINE... --device cuda:0 --warmup 0.3 --reps 5 --round-seconds 0.1 --max-seconds 0.5",
+         text="The cases ran one after the other, in short samples."),
     dict(id="elastic", title="cuda.sm90: elastic softmax with a distance bias", kind="cases", files=["*_sm90_elastic"],
          command=FLOORS + "elastic",
          text="The authors' Triton kernel took 2.58, 3.64 and 13.3 ms forward and 30.2, 43.9 and 176.7 ms backward on these three "
-              "problems, on the same model of GPU on 2026-11-21."),
-    dict(id="entmax", title="cuda.sm90: alpha-entmax", kind="cases", files=["*_sm90_entmax"], command=FLOORS + "entmax",
-         text="AdaSplash-2's Triton kernel took 1.58 and 5.89 ms forward and 1.24 and 4.46 ms backward on these two problems, on the "
-              "same model of GPU on 2026-11-21."),
+              "problems, on an H100 on 2026-11-21."),
+    dict(id="entmax", title="cuda.sm90: alpha-entmax", kind="cases", files=["*_sm90_entmax"],
+         command="tandem bench --problem LINE... --device cuda:0/sm90 --warmup 0.3 --reps 5 --max-seconds 0.5",
+         text="AdaSplash-2's Triton kernel took 1.58 and 5.89 ms forward and 1.24 and 4.46 ms backward on these two problems, on an "
+              "H100 on 2026-11-21."),
     dict(id="masks", title="cuda.sm90: masks of trees, documents and blocks", kind="cases", files=["*_sm90_masks", "*_sm90_masks_*"],
          command="tandem bench --preset masks --device cuda:0 --round-seconds 0.25 --max-seconds 1.2",
          text="TFLOP/s count hidden pairs, too. The tree of 12,288 rows shows 44.0 M of its 151 M pairs, that of 9,216 rows 13.1 M of "
@@ -81,13 +83,10 @@ SECTIONS = [
          command="tandem bench --preset half --device vulkan:0 --warmup 0.5 --reps 5 --max-seconds 1.2",
          text="All rows are of one run."),
     dict(id="coopmat2_bias", title="vulkan.coopmat2 with a dense bias", kind="cases", files=["*_coopmat2_bias"],
-         command="tandem bench --preset bias --device vulkan:0 --warmup 0.5 --reps 5 --max-seconds 1.2, the f16 rows by --problem",
-         text="The f16 rows are of 9aefa9d2, whose Vulkan kernels are the same."),
-    dict(id="scalar", title="cuda.simt and vulkan.scalar", kind="grid", files=["*_simt_scalar"], command="tandem bench --preset training",
-         text="These paths use no tensor cores. PyTorch's rows are of the same run. Tiles of pairs are newer than this file. Without a "
-              "mask vulkan.scalar reaches 30.5 / 20.2 (f32, D 64), 26.7 / 17.6 (f32, D 128) and 33.4 / 20.5 (f16, D 64) TFLOP/s with "
-              "them, and cuda.simt 35.9 / 22.7, 35.6 / 24.2 and 35.3 / 22.7, at 1f320e53f49d, with errors up to 0.39 "
-              "(all rows: `git show c915c8a:bench/lab/2026-11/h100_simt_scalar_pairs.json`)."),
+         command="tandem bench --problem LINE... --device vulkan:0/coopmat2 --warmup 0.3 --reps 5 --round-seconds 0.1", text=""),
+    dict(id="scalar", title="cuda.simt and vulkan.scalar", kind="grid", files=["*_simt_scalar"],
+         command="tandem bench --problem LINE... --device cuda:0/simt --device vulkan:0/scalar --warmup 0.3 --round-seconds 0.1",
+         text="These paths use no tensor cores."),
     dict(id="elastic_others", title="cuda.simt and vulkan.coopmat2: elastic softmax", kind="cases", files=["*_simt_coopmat2_elastic"],
          command="tandem bench --preset elastic", text=""),
     dict(id="entmax_others", title="cuda.simt and Vulkan: alpha-entmax", kind="cases", files=["*_simt_vulkan_entmax"],
@@ -104,7 +103,7 @@ SECTIONS = [
          command="scripts/compare_torch_cpu.py",
          text="Two threads, AVX-512 with its products of bf16."),
     dict(id="host", title="What the host pays", kind="host", files=["*_cuda_host", "*_vulkan_host", "cpu_host", "lavapipe_host"],
-         command="tandem bench --host, on the H100 with --warmup 0.2",
+         command="tandem bench --host, on GPUs with --warmup 0.2",
          text="Median microseconds of planning a problem for the first time, planning it again with its kernels at hand, taking a "
               "plan from the device's cache, and recording an execute (with its 10th and 90th percentile)."),
 ]

@@ -340,6 +340,14 @@ TEST_CASE("regression: magnitudes: subnormal values beside the largest ones") {
       2539, "bias=all:-1e+34,v=tiny,d_o=largest");
 }
 
+// The judge: weights of 4e-44, as a sink has nearly all, may be 0 in f32 and bf16.
+TEST_CASE("regression: magnitudes: weights below f32 beside gradients at its end") {
+  check_random(
+      "bwd bf16 b2 hq1 hk1 sq31 sk31 d24 dv24 causal_bottom_right left=0 elastic softcap=0x1p+0 "
+      "dist=20 sink grads=qkvdts q=744,744,1,31 k=880,876,28,1 d_k=880,876,28,1 d_v=744,744,1,31",
+      300003512, "scores=low:30,bias=pad:-1e+07,sink=100,v=zero,d_o=largest");
+}
+
 // cuda.sm90: the forward's sums of products start from the bias, which loses its last bits where
 // products of 1e7 cancel to a score of -4e3. The bias was 0.48, and lse was off by 0.16.
 TEST_CASE("regression: magnitudes: a bias below the last place of what cancels") {
