@@ -20,20 +20,13 @@ uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
-// An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
-// and column. Those beyond the tile repeat its last chunk, or one of its last row: a branch of some
-// invocations in the loop over tiles costs 17 % at D 160, 9 % at D 72 (H200, 580.159.04, backward).
-int chunk_of(int turn, int chunks) {
-  const int n = TEAM_TID + turn * TEAM_SIZE;
-  return COLS * chunks % TEAM_SIZE == 0 ? n : min(n, COLS * chunks - 1);
-}
+// Row of an invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations.
 int chunk_row(int turn, int chunks) {
-  if (TEAM_SIZE % chunks != 0) return chunk_of(turn, chunks) / chunks;
-  const int row = TEAM_TID / chunks + turn * (TEAM_SIZE / chunks);
-  return COLS * chunks % TEAM_SIZE == 0 ? row : min(row, COLS - 1);
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks)
+                                 : (TEAM_TID + turn * TEAM_SIZE) / chunks;
 }
 int chunk_col(int turn, int chunks) {
-  return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : chunk_of(turn, chunks) % chunks;
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks;
 }
 
 // n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
@@ -65,6 +58,10 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
+bool in_tile(int turn, int chunks) {
+  return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS;
+}
+
 // Rows past the end repeat the last one. This has no effect, as their keys are hidden and their
 // query rows have weight 0. Chunks are indexed from one address of the whole workgroup: a 64-bit
 // address for each invocation costs the forward a fifth of its speed at D 128, and other address
@@ -75,8 +72,8 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int row = ROW_CHUNKS(t, chunks), last = (t.rows - 1 - r0) * row;
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
-    if (i * TEAM_SIZE >= COLS * chunks) continue;
-    if (TEAM_SIZE % chunks == 0 && COLS * chunks % TEAM_SIZE == 0 && WIDE != RAGGED) {
+    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
+    if (TEAM_SIZE % chunks == 0 && WIDE != RAGGED) {
       const int at = first + i * (TEAM_SIZE / chunks) * row;
       stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
@@ -98,7 +95,7 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
     return;
   }
   EACH(i, VEC)
-    if (i * TEAM_SIZE < COLS * chunks)
+    if (i * TEAM_SIZE < COLS * chunks && in_tile(i, chunks))
       streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] =
           stage[i];
 }
