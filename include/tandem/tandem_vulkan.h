@@ -68,7 +68,9 @@ typedef struct tandem_vk_device_desc {
   uint32_t reserved;                         /* must be 0 */
   const char* const* extensions;             /* enabled on device; what is not listed is not used */
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
-  VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
+  /* Optional, yours: tandem_device_set_cache() then leaves it to you. Threads use it side by side,
+   * so not one with VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT */
+  VkPipelineCache cache;
   /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread
    * that called the library, and where tandem_device_options.threads is above 1 on threads of the
    * device. What the driver allocates; the library's own is tandem_device_options'. */

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 
 #include "api/device.h"
 #include "debug.h"
@@ -78,7 +79,9 @@ class VulkanDevice final : public Device {
   using Words = std::shared_ptr<const Vec<uint32_t>>;
   Words unpacked(const SpirvModule& module);
   Map<const SpirvModule*, Words> modules_;
-  std::mutex mutex_;  // of pipelines_ and modules_, and of cache_ as Vulkan requires
+  std::mutex mutex_;  // of pipelines_ and modules_
+  // Of cache_: pipelines are made side by side, but a merge has it for itself, as Vulkan requires.
+  std::shared_mutex cache_mutex_;
   // By registry row and constants. Null: a thread compiles it, and wakes those that wait.
   Map<std::pair<int, String>, VkPipeline> pipelines_;
   std::condition_variable compiled_;

@@ -297,8 +297,11 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
   if (plan.problem.slices) info.flags |= VK_PIPELINE_CREATE_DISPATCH_BASE;
   info.layout = layout(launch.stem).pipeline;
   VkPipeline made = VK_NULL_HANDLE;
-  const VkResult result =
-      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
+  VkResult result;
+  {
+    const std::shared_lock<std::shared_mutex> lock(cache_mutex_);
+    result = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
+  }
   vk_.vkDestroyShaderModule(device_, module, allocator());
   // Once there is a pipeline, nothing here may allocate.
   if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
@@ -499,7 +502,7 @@ uint64_t VulkanDevice::code_hash() const {
 }
 
 Status VulkanDevice::cache_get(Vec<uint8_t>* body) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_lock<std::shared_mutex> lock(cache_mutex_);
   // A plan that is made meanwhile can make the data grow between the two calls.
   for (;;) {
     size_t size = 0;
@@ -545,7 +548,7 @@ Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
                 "vkCreatePipelineCache");
   VkResult result;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::shared_mutex> lock(cache_mutex_);
     result = vk_.vkMergePipelineCaches(device_, cache_, 1, &loaded);
   }
   vk_.vkDestroyPipelineCache(device_, loaded, allocator());

@@ -254,3 +254,63 @@ TEST_CASE("Vulkan pipelines: of threads that want one the first compiles it, the
   CHECK(make_six(true) == 1);
   CHECK(calls_of_create >= alone + 1);
 }
+
+namespace {
+
+PFN_vkMergePipelineCaches real_merge;
+std::atomic<int> users, merges_beside, uses_beside;  // of the device's pipeline cache
+std::atomic<bool> merging;
+VkResult VKAPI_CALL using_create(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                 const VkComputePipelineCreateInfo* infos,
+                                 const VkAllocationCallbacks* allocator, VkPipeline* pipelines) {
+  ++users;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const VkResult result = real_create(device, cache, count, infos, allocator, pipelines);
+  uses_beside += merging;
+  --users;
+  return result;
+}
+VkResult VKAPI_CALL alone_merge(VkDevice device, VkPipelineCache to, uint32_t count,
+                                const VkPipelineCache* from) {
+  merging = true;
+  merges_beside += users > 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const VkResult result = real_merge(device, to, count, from);
+  merging = false;
+  return result;
+}
+
+}  // namespace
+
+// Vulkan: dstCache of vkMergePipelineCaches is the caller's to keep other threads from.
+TEST_CASE("regression: Vulkan pipelines, a blob that is set while another thread makes some") {
+  App app;
+  if (!usable(app)) return;
+  const auto device_function =
+      reinterpret_cast<PFN_vkGetDeviceProcAddr>(app.gipa(app.instance, "vkGetDeviceProcAddr"));
+  const char *const create = "vkCreateComputePipelines", *const merge = "vkMergePipelineCaches";
+  real_create = reinterpret_cast<PFN_vkCreateComputePipelines>(device_function(app.device, create));
+  real_merge = reinterpret_cast<PFN_vkMergePipelineCaches>(device_function(app.device, merge));
+  tandem_vk_device_desc desc = app.desc();
+  desc.gipa = fake_driver::install(app.gipa);
+  auto& replace = fake_driver::state().replace;
+  replace[create] = reinterpret_cast<PFN_vkVoidFunction>(using_create);
+  replace[merge] = reinterpret_cast<PFN_vkVoidFunction>(alone_merge);
+  const Device device(desc);
+  users = merges_beside = uses_beside = 0;
+  merging = false;
+  const Blob blob = blob_of(device);
+  std::atomic<int> failed{0};
+  std::thread planner([&] {
+    const tandem_problem problem = problem_of(kBackward);
+    tandem_plan* plan = nullptr;
+    failed += tandem_plan_create(device, &problem, &plan) != TANDEM_OK;
+    tandem_plan_destroy(plan);
+  });
+  while (users == 0 && failed == 0) std::this_thread::yield();
+  failed += give(device, blob) != TANDEM_OK;
+  planner.join();
+  CHECK(int(failed) == 0);
+  CHECK(int(merges_beside) == 0);
+  CHECK(int(uses_beside) == 0);
+}
