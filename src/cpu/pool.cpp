@@ -92,6 +92,7 @@ void Pool::reserve(size_t scratch_bytes) {
   if (scratch_bytes <= scratch_bytes_) return;
   Vec<Scratch> larger(scratch_.size());
   for (Scratch& s : larger) s.bytes.resize(scratch_bytes + kAlign);
+  const std::lock_guard<ForkMutex> change(scratch_mutex_);
   scratch_.swap(larger);  // only when all exist, as plans built earlier rely on the old size
   scratch_bytes_ = scratch_bytes;
 }

@@ -72,6 +72,7 @@ class Pool final : private ForkHook {
   Vec<Worker> workers_;   // those that run: all, or none in a child of fork() before its first job
   Vec<Scratch> scratch_;  // one per thread, the caller's last
   size_t scratch_bytes_ = 0;
+  ForkMutex scratch_mutex_;                         // of both while they change
   const HostMemory memory_ = HostScope::current();  // of the workers
 
   std::mutex turn_;  // held while a job runs

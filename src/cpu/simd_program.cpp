@@ -175,7 +175,7 @@ void SimdProgram::zero_rows(const SimdRows& of, int64_t from, int64_t to, int64_
 // The order of the tiles does not matter to a maximum; of two zeros the positive one is larger.
 void SimdProgram::raise_max_logit(const Call& call, int64_t b, int64_t h, float top) const {
   const Problem& p = plan_.problem;
-  const std::lock_guard<std::mutex> lock(max_logit_turn_);
+  const std::lock_guard<std::mutex> lock(call.max_logit_turn);
   float& to = address<float>(call.args.max_logit)[p.head_number(p.max_logit_batch, b, h)];
   if (to < top || (to == top && !std::signbit(top))) to = top;
 }

@@ -58,6 +58,9 @@ class SimdProgram final : public Program {
     const tandem_args& args;
     Sequences q, kv;
     unsigned most_threads = ~0u;  // entries that share rows: each writes them, so in turn
+    // Of args.max_logit. No member of the program, which a child of fork() goes on with: other
+    // threads of its parent may have locked it.
+    mutable std::mutex max_logit_turn;
     Call(const Problem& p, const tandem_args& given)
         : args(given),
           q(p.lengths_q, args.lengths_q, args.offsets_q, p.seq_q, p.total_q),
@@ -251,7 +254,6 @@ class SimdProgram final : public Program {
   // With fewer a thread takes longer to wake than to work.
   static constexpr double kFlopsOfThread = 1e6;
   const Plan plan_;
-  mutable std::mutex max_logit_turn_;
   Pool& pool_;
   const SimdKernels& kernels_;
   const unsigned threads_ = worth_threads(plan_.problem, kFlopsOfThread);

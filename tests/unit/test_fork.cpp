@@ -136,4 +136,38 @@ TEST_CASE("fork: while other threads of the parent execute and plan") {
   parent.destroy();
 }
 
+TEST_CASE("regression: fork, while another thread of the parent raises max_logit") {
+  tandem_problem problem;  // of tiles that do little else
+  REQUIRE(tandem_problem_parse("fwd f32 b16 hq512 hk512 sq1 sk1 d1 dv1 max_logit=1", &problem) ==
+          TANDEM_OK);
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.threads = 2;
+  tandem_device* device = nullptr;
+  REQUIRE(tandem_cpu_device_create(&options, &device) == TANDEM_OK);
+  tandem_plan* plan = nullptr;
+  REQUIRE(tandem_plan_create(device, &problem, &plan) == TANDEM_OK);
+  std::vector<float> in(16 * 512, 1), o(in.size()), top(512);
+  const auto run = [&] {
+    tandem_args args = TANDEM_ARGS_INIT;
+    args.q = args.k = args.v = {uint64_t(uintptr_t(in.data())), 0};
+    args.o = {uint64_t(uintptr_t(o.data())), 0};
+    args.max_logit = {uint64_t(uintptr_t(top.data())), 0};
+    return tandem_execute(plan, tandem_stream{}, &args) == TANDEM_OK ? 0 : 1;
+  };
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0}, rounds{0};
+  std::thread other([&] {
+    for (; !stop; ++rounds) wrong += run();
+  });
+  while (rounds < 3) std::this_thread::yield();
+  int ended = 0;
+  for (int n = 0; n < 40 && ended == 0; ++n) ended = in_child(run, 20);
+  CHECK(ended == 0);
+  stop = true;
+  other.join();
+  CHECK(wrong == 0);
+  tandem_plan_destroy(plan);
+  tandem_device_destroy(device);
+}
+
 #endif
