@@ -86,15 +86,46 @@ bool has_dense_rows(const Tensor& t) {
   return strides[dims - 1] == 1 || sizes[dims - 1] == 1;
 }
 
+// A handle of its own, for a call that consumes it; 0 where there is none.
+Value copy_of(const Tensor& tensor) {
+  Handle copy = nullptr;
+  g_torch.aoti_torch_new_tensor_handle(tensor.get(), &copy);
+  return Value(reinterpret_cast<uintptr_t>(copy));
+}
+
 // Whether a derivative of forward mode goes along: it is refused, by Python.
 bool has_tangent(const Tensor& t) {
-  Handle copy = nullptr;
-  if (g_torch.aoti_torch_new_tensor_handle(t.get(), &copy)) return true;
-  Value stack[2] = {Value(reinterpret_cast<uintptr_t>(copy)), 0};
-  if (g_torch.torch_call_dispatcher("aten::_unpack_dual", "", stack, shim::kConvention))
+  Value stack[2] = {copy_of(t), 0};
+  if (!stack[0] ||
+      g_torch.torch_call_dispatcher("aten::_unpack_dual", "", stack, shim::kConvention))
     return true;
   drop(stack[0]);
   return is_defined(take(stack[1]));
+}
+
+// backward() by way of the dispatcher, which counts it. This kernel of autograd's key is above that
+// of negative views, whose memory has the opposite sign: eager_backward gets them resolved.
+bool backward_below_autograd(const Outer& outer, const Inputs& in, Made made) {
+  Value stack[13] = {copy_of(outer.d_o), copy_of(outer.o), copy_of(outer.lse)};
+  stack[4] = Value(outer.gradients);
+  stack[5] = copy_of(in.q);
+  stack[6] = copy_of(in.k);
+  stack[7] = copy_of(in.v);
+  if (in.bias) {
+    Tensor bias = take(copy_of(in.bias));
+    stack[8] = optional(bias);
+  }
+  stack[10] = Value(in.options);
+  if (g_torch.torch_call_dispatcher((g_space + "::eager_backward").c_str(), "", stack,
+                                    shim::kConvention))
+    return false;
+  bool served = false;
+  for (size_t n = 0; n < made.size(); ++n) {
+    made[n] = take(stack[n]);
+    if (!is_defined(made[n])) made[n] = Tensor();
+    served = served || made[n];
+  }
+  return served;
 }
 
 // What the C++ operator declines; graphs of derivatives, and batches of gradients.
@@ -142,11 +173,17 @@ void formula_backward(Value* stack, bool to_python, bool above_autograd) {
   in.options = options_of(stack[12]);
   std::array<Tensor, kMostOutputs> made;
   to_python = to_python || !has_dense_rows(outer.d_o) || (above_autograd && has_tangent(outer.d_o));
-  if (!to_python && backward(outer, in, all_of(made))) {
-    give(true, g_calls.backward, all_of(made), stack);
+  bool served = false;
+  if (!to_python && above_autograd) {
+    served = backward_below_autograd(outer, in, all_of(made));
+  } else {
+    served = !to_python && backward(outer, in, all_of(made));
+    ++(served ? g_calls.backward : g_calls.declined);
+  }
+  if (served) {
+    for (size_t n = 0; n < made.size(); ++n) stack[n] = made[n] ? made[n].release() : undefined();
     return;
   }
-  ++g_calls.declined;
   if (!backward_in_python(outer, in, stack))
     throw std::runtime_error("the backward of attention failed");
 }

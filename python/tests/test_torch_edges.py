@@ -309,6 +309,28 @@ def test_negative_views(more: dict[str, Any]) -> None:
         ta.attention(plain, view, plain, out=torch.empty_like(plain))
 
 
+@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("dense", [True, False])
+def test_gradients_of_negative_views(dense: bool, which: int) -> None:
+    _plans.clear()
+    plain = qkv(1, 2, 4, 8)
+    plain += [torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 8)]  # bias, and the gradient of o
+    gaps = [torch.stack([t, t], -1)[..., 0] for t in plain]
+    view = torch._neg_view(-plain[which])
+    if not dense:
+        view = torch.complex(plain[which], -plain[which]).conj().imag
+    assert view.is_neg() and view.stride() == (plain if dense else gaps)[which].stride()
+
+    def gradients(tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        own = [t.detach().requires_grad_() for t in tensors[:4]]
+        return torch.autograd.grad(attention(*own[:3], bias=own[3]), own, tensors[4])
+
+    want = gradients(plain)
+    for other in (view, view, gaps[which], view):  # the first one plans
+        got = gradients([*plain[:which], other, *plain[which + 1 :]])
+        torch.testing.assert_close(got, want)
+
+
 def test_a_bias_of_no_keys_has_a_gradient() -> None:
     q = torch.randn(2, 2, 5, 8, requires_grad=True)
     k = torch.randn(2, 2, 0, 8)
