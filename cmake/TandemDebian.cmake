@@ -23,7 +23,9 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY "=") # before 1.0 a minor versio
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libtandem${major})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "libvulkan1")
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "libtandem-cuda${major} (= ${PROJECT_VERSION})")
+if(TANDEM_CUDA_PLUGIN) # also where this build makes none: another one of the same sources may
+  set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "libtandem-cuda${major} (= ${PROJECT_VERSION})")
+endif()
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "The library: attention on the CPU and, where a driver is there, by Vulkan.")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libtandem-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
@@ -35,9 +37,18 @@ if(TARGET tandem_cuda)
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   list(APPEND packages cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME libtandem-cuda${major})
-  set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION contrib/libs)
+  set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION non-free/libs) # NVIDIA's runtime is inside
+  # Exactly this version: the library refuses a backend whose layout is not its own (src/cuda/plugin/plugin.h). No package of a
+  # driver: Debian's main has none, and NVIDIA's own packages of it have names that change with each series.
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "libtandem${major} (= ${PROJECT_VERSION})")
-  set(CPACK_DEBIAN_CUDA_DESCRIPTION "The CUDA kernels, which libtandem${major} opens; NVIDIA's driver runs them.")
+  list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
+  set(CPACK_DEBIAN_CUDA_DESCRIPTION
+"The CUDA backend, which libtandem${major} opens for a CUDA device.
+It needs an NVIDIA GPU and NVIDIA's driver for CUDA ${CUDAToolkit_VERSION_MAJOR}
+(libcuda.so.1), which no package that this one asks for brings. Without them
+a CUDA device is refused with a sentence, and all others work.
+
+Its kernels are for the architectures ${architectures}.")
 endif()
 
 # Each package has licences by Debian's name, for its own folder.

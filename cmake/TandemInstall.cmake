@@ -19,13 +19,19 @@ if(TARGET tandem_static)
   install(TARGETS tandem_static EXPORT tandemStaticTargets ${places})
   install(EXPORT tandemStaticTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT dev)
 endif()
+# A Debian package of a library has no file whose name is the same in the next major version: CMake's go into that for
+# developers, and tandemConfig.cmake looks whether the backend is there.
+set(cuda_files_in cuda)
+if(TANDEM_DEBIAN)
+  set(cuda_files_in dev)
+endif()
 if(TARGET tandem_cuda) # opened by the library beside it, so it goes where that goes
   set_target_properties(tandem_cuda PROPERTIES EXPORT_NAME cuda)
   install(TARGETS tandem_cuda EXPORT tandemCudaTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda NAMELINK_SKIP
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cuda)
-  install(EXPORT tandemCudaTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT cuda)
+  install(EXPORT tandemCudaTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT ${cuda_files_in})
 endif()
 install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 tandem_third_party_licences(licences)
@@ -44,8 +50,12 @@ set(has_static ${TANDEM_STATIC_TOO})
 if(NOT BUILD_SHARED_LIBS)
   set(has_static ON)
 endif()
+set(cuda_file ${CMAKE_INSTALL_LIBDIR}/${TANDEM_CUDA_FILE})
+if(WIN32)
+  set(cuda_file ${CMAKE_INSTALL_BINDIR}/${TANDEM_CUDA_FILE})
+endif()
 configure_package_config_file(cmake/tandemConfig.cmake.in ${PROJECT_BINARY_DIR}/tandemConfig.cmake
-  INSTALL_DESTINATION ${package_dir})
+  INSTALL_DESTINATION ${package_dir} PATH_VARS cuda_file)
 # Before 1.0 a minor version may break the API.
 set(compatible SameMajorVersion)
 if(PROJECT_VERSION_MAJOR EQUAL 0)
