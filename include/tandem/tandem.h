@@ -126,7 +126,8 @@ typedef struct tandem_device_options {
    * them ends in OUT_OF_MEMORY. release gets what allocate gave.
    * All that this library allocates for the device, its plans and the calls on both comes from
    * here. It goes back when device and plans are destroyed at the latest; a device keeps what its
-   * last plans shared. tandem_execute() allocates on the CPU's path ref alone. What has no device
+   * last plans shared. tandem_execute() allocates on the CPU alone: on the path ref, and on simd
+   * where an lse that a backward reads is beyond 4096, two numbers a row. What has no device
    * (problem lines, what to enable for Vulkan) uses operator new. Drivers and the C++ runtime
    * allocate by themselves.
    * Called from every thread that calls the library and from the threads of the device, several at

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "api/border.h"
 #include "base/number.h"
 #include "base/structs.h"
 #include "problem.h"
@@ -642,10 +643,14 @@ Status parse_problem(const char* line, tandem_problem* problem) {
 }  // namespace tandem
 
 extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype) {
-  tandem_problem whole;
-  if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
-  for (const tandem::TensorWord& t : tandem::kTensors)
-    if (tandem::is_there(whole, t)) (whole.*t.member).dtype = tandem::number_of(dtype);
-  tandem::set_layout(&whole, tandem::Layout::bhsd);
-  tandem::write_struct(whole, problem);
+  using namespace tandem;
+  border([&]() -> Status {
+    tandem_problem whole;
+    TANDEM_TRY(read_struct("problem", problem, &whole));
+    for (const TensorWord& t : kTensors)
+      if (is_there(whole, t)) (whole.*t.member).dtype = number_of(dtype);
+    set_layout(&whole, Layout::bhsd);
+    write_struct(whole, problem);
+    return Status();
+  });
 }

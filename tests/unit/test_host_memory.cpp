@@ -181,6 +181,48 @@ TEST_CASE("no host memory: from the device to the result") {
     }
 }
 
+TEST_CASE("regression: no host memory for the sentence about a struct of no version") {
+  failing = From::operator_new;
+  tandem_problem wrong{};
+  wrong.struct_size = 8;
+  bool threw = false;
+  countdown = 0;
+  try {
+    tandem_problem_contiguous(&wrong, TANDEM_F32);
+  } catch (...) {
+    threw = true;
+  }
+  countdown = -1;
+  CHECK(!threw);
+  CHECK(wrong.q.dtype == 0);
+}
+
+// As tandem.h says at tandem_device_options.
+TEST_CASE("an execute of simd allocates for far rows of a backward, and else nothing") {
+  failing = From::callbacks;
+  const Device cpu("");
+  const Room room(100000);
+  auto* lse = reinterpret_cast<float*>(uintptr_t(room.args.lse.handle));
+  const auto* d_q = reinterpret_cast<const float*>(uintptr_t(room.args.d_q.handle));
+  for (const Line& l : kLines) {
+    if (*l.disable) continue;
+    CAPTURE(l.line);
+    const tandem_problem problem = parse(l.line);
+    tandem_plan* plan = nullptr;
+    REQUIRE(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
+    for (const float size : {0.0f, 1e6f}) {
+      for (int i = 0; i < 64; ++i) lse[i] = size;
+      const bool far = size > 0 && problem.direction == TANDEM_BACKWARD;
+      const float before = *d_q;
+      const int64_t count = fail_each(
+          "execute", [&] { return tandem_execute(plan, tandem_stream{}, &room.args); }, TANDEM_OK,
+          [&] { return *d_q == before; });
+      CHECK((count > 0) == far);
+    }
+    tandem_plan_destroy(plan);
+  }
+}
+
 TEST_CASE("no host memory: what is asked of a device") {
   for (From from : {From::operator_new, From::callbacks}) {
     failing = from;
