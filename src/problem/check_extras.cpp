@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Checks of the optional inputs of a problem.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -252,6 +253,10 @@ Status check_extras(const tandem_problem& given, Problem* p) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "softcap is %s, must be finite and not negative",
                 short_text(given.softcap).c_str());
   p->softcap = given.softcap;
+  // Kernels divide by it, where a denormal number counts as 0, or has no reciprocal, and a score of
+  // 0 would become NaN. Scores this small are 0 to every weight.
+  constexpr float kLeastSoftcap = 0x1p-120f;
+  if (p->softcap > 0 && p->dtype != TANDEM_F64) p->softcap = std::max(p->softcap, kLeastSoftcap);
   if (!(given.dropout >= 0 && given.dropout < 1))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "dropout is %s, must be at least 0 and below 1",
                 short_text(given.dropout).c_str());

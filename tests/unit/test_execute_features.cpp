@@ -3,6 +3,7 @@
 // is named, what the plan does not use may be anything, and a failing call writes nothing.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -232,4 +233,35 @@ TEST_CASE("regression: without rows nothing reads the sinks") {
     for (const std::vector<float>* v : {&d_k, &d_v, &d_sink})
       for (float x : *v) CHECK(x == 0);
   }
+}
+
+TEST_CASE("regression: a softcap that is next to nothing, and scores of 0") {
+  for (const char* device : {"cpu/simd", "cpu/ref"})
+    for (const char* line : {"fwd f32 b1 hq1 sq2 sk4 d4 softcap=0x1p-149",
+                             "bwd f32 b1 hq1 sq2 sk4 d4 softcap=0x1p-149"}) {
+      CAPTURE(std::string(device));
+      CAPTURE(std::string(line));
+      tandem_problem p;
+      REQUIRE(tandem_problem_parse(line, &p) == TANDEM_OK);
+      const auto session = Session::open(device);
+      const Plan plan(*session, p);
+      alignas(256) float zeros[16] = {}, ones[16], out[5][64] = {}, room[1024];
+      for (float& x : ones) x = 1;
+      const auto at = [](const float* x) { return tandem_buffer{uint64_t(uintptr_t(x)), 0}; };
+      tandem_args args = TANDEM_ARGS_INIT;
+      args.q = args.k = at(zeros), args.v = args.d_o = at(ones);
+      args.o = at(out[0]), args.lse = at(out[1]);
+      args.d_q = at(out[2]), args.d_k = at(out[3]), args.d_v = at(out[4]);
+      args.workspace = at(room), args.workspace_size = sizeof room;
+      const bool backward = p.direction == TANDEM_BACKWARD;
+      if (backward) {
+        for (float& o : out[0]) o = 1;
+        for (float& lse : out[1]) lse = std::log(4.0f);
+      }
+      REQUIRE(tandem_execute(plan, {0}, &args) == TANDEM_OK);
+      CHECK(out[0][0] == doctest::Approx(1));
+      CHECK(out[1][0] == doctest::Approx(std::log(4.0)));
+      CHECK(out[2][0] == 0);
+      CHECK(out[4][0] == doctest::Approx(backward ? 0.5 : 0));
+    }
 }
