@@ -245,8 +245,9 @@ def sizes_of(layouts: dict[str, Layout], options: Options) -> Sizes:
         batch=batches["q"],
         heads_q=q[1],
         heads_kv=k[1],
-        seq_q=(options.seq_q or q[2]) if options.packed_q else q[2],
-        seq_kv=(options.seq_kv or k[2]) if options.packed_kv else k[2],
+        # Without a row no sequence has one, whatever the longest is said to be.
+        seq_q=options.seq_q if options.packed_q and options.seq_q and q[2] else q[2],
+        seq_kv=options.seq_kv if options.packed_kv and options.seq_kv and k[2] else k[2],
         head_dim=q[3],
         head_dim_v=v[3],
         total_q=q[2] if options.packed_q else 0,

@@ -216,6 +216,36 @@ def test_varlen_rows_behind_the_last_sequence():
         torch.testing.assert_close(o[:20].double(), want, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("rows", [(0, 0), (0, 5), (4, 0)])
+def test_batches_without_rows(batch, rows):
+    """Rows of no sequence are there, or none at all; the longest sequence is said to have 3."""
+    offsets = torch.zeros(batch + 1, dtype=torch.int32)
+    for slopes in (None, rand(4), rand(batch, 4)):
+        q, k = (rand(n, 4, 8).requires_grad_() for n in rows)
+        for dropout_p in (0.0, 0.5):
+            o, lse, _ = flash_attn_varlen_func(
+                q, k, k, offsets, offsets, 3, 3, dropout_p, alibi_slopes=slopes,
+                return_attn_probs=True,
+            )  # fmt: skip
+            assert o.shape == q.shape
+            assert lse.shape == (4, rows[0])
+            assert (lse == INF).all()
+            for t, d in zip(
+                (q, k), torch.autograd.grad(o, (q, k), torch.zeros_like(o)), strict=False
+            ):
+                assert d.shape == t.shape
+        q, k = (rand(batch, n, 4, 8).requires_grad_() for n in rows)
+        for dropout_p in (0.0, 0.5):
+            o, _, dmask = flash_attn_func(
+                q, k, k, dropout_p, alibi_slopes=slopes, return_attn_probs=True
+            )
+            assert (o == 0).all()
+            assert dmask.numel() == 0
+            for d in torch.autograd.grad(o.sum(), (q, k)):
+                assert (d == 0).all()
+
+
 def paged(t, page, seed=0):
     """[B, S, H, D] as (pages in a random order, table), with unused entries out of range."""
     batch, keys = t.shape[:2]

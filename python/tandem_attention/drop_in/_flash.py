@@ -15,7 +15,6 @@ from torch import Tensor
 from .._errors import InvalidArgumentError
 from .._options import number, whole_number
 from ..torch import attention
-from ..torch._kernels import side_type
 from ..torch._ops import refuse_tangents
 
 _INF = float("inf")
@@ -89,7 +88,9 @@ def slopes_of(alibi: Tensor | None, batch: int, heads: int) -> Tensor | None:
         )
     refuse_tangents((("alibi_slopes", alibi),))
     alibi = alibi.detach()
-    if alibi.dim() == 2 and (batch == 1 or alibi.stride(0) == 0):
+    if alibi.dim() == 2 and batch == 0:  # no entry has slopes, and no row asks for them
+        alibi = alibi.new_zeros(heads)
+    elif alibi.dim() == 2 and (batch == 1 or alibi.stride(0) == 0):
         alibi = alibi[0]
     return alibi
 
@@ -162,7 +163,7 @@ def packed(
     batch, heads = where.cu_q.shape[0] - 1, q.shape[1]
     slopes = slopes_of(alibi, batch, heads)
     keywords = settings.keywords(where.max_k)
-    max_q = min(where.max_q, max(q.shape[0], 1))
+    max_q = min(where.max_q, q.shape[0])
     sides: dict[str, Any] = {"max_seq_q": max_q}
     if where.cu_k is not None:
         sides |= {"offsets_kv": where.cu_k, "max_seq_kv": min(where.max_k, k.shape[0])}
@@ -171,14 +172,16 @@ def packed(
     seed = None
     if settings.dropout_p and (want_dmask or _each(slopes)):
         seed = draw_seed()
-    if not _each(slopes):
+    made = _one_by_one(q, k, v, where, keywords, slopes, seed) if _each(slopes) else None
+    if made is None:
+        # Where no sequence has queries, nothing is computed by the slopes of the first one.
+        slope = slopes[0] if slopes is not None and _each(slopes) else slopes
         out, lse = attention(
-            q, k, v, **keywords, **sides, offsets_q=where.cu_q, slope=slopes, seed=seed,
+            q, k, v, **keywords, **sides, offsets_q=where.cu_q, slope=slope, seed=seed,
             return_lse=True,
         )  # fmt: skip
-        lse = _pack_lse(lse, where.cu_q, q.shape[0])
-    else:
-        out, lse = _one_by_one(q, k, v, where, keywords, slopes, seed)
+        made = out, _pack_lse(lse, where.cu_q, q.shape[0])
+    out, lse = made
     dmask = None
     if want_dmask:
         dmask = _packed_dmask(q, k, where, keywords, slopes, seed, max_q)
@@ -200,14 +203,13 @@ def _pack_lse(lse: Tensor, cu: Tensor, total: int) -> Tensor:
 def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, where: Packed, keywords: dict[str, Any], slopes: Any,
     seed: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences with slopes of their own. Reads the offsets on the host."""
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """Sequences with slopes of their own. Reads the offsets on the host. None: none has queries."""
     starts = where.cu_q.tolist()
     starts_k = None if where.cu_k is None else where.cu_k.tolist()
     lengths = None if where.lengths_k is None else where.lengths_k.tolist()
-    # Empty parts, for a batch in which no sequence has queries.
-    outs = [q.new_empty((0, q.shape[1], v.shape[-1]))]
-    lses = [q.new_empty((q.shape[1], 0), dtype=side_type(q))]
+    outs: list[Tensor] = []
+    lses: list[Tensor] = []
     for b, (first, last) in enumerate(itertools.pairwise(starts)):
         if first >= last:
             continue
@@ -223,6 +225,8 @@ def _one_by_one(
         )  # fmt: skip
         outs.append(o[0])
         lses.append(lse[0])
+    if not outs:
+        return None
     rest = q.shape[0] - starts[-1]
     if rest:
         outs.append(q.new_zeros((rest, q.shape[1], v.shape[-1])))
@@ -241,6 +245,8 @@ _COLUMNS = 576  # the widest head
 def _weights(q: Tensor, k: Tensor, keywords: dict[str, Any]) -> Tensor:
     """y [B, Hq, Sq, Sk] of q, k [B, S, H, D]."""
     keys = k.shape[1]
+    if not keys:
+        return q.new_zeros((q.shape[0], q.shape[2], q.shape[1], 0))
     unit = torch.eye(keys, dtype=q.dtype, device=q.device)
     parts = []
     for first in range(0, keys, _COLUMNS):
@@ -265,8 +271,10 @@ def _dmask(
 
 def _unpack(t: Tensor, cu: Tensor, rows: int) -> Tensor:
     """[total, H, D] as [B, rows, H, D]; what lies behind a sequence is arbitrary."""
+    if not t.shape[0]:
+        return t.new_zeros((cu.shape[0] - 1, rows, *t.shape[1:]))
     index = cu[:-1, None] + torch.arange(rows, device=cu.device)
-    return t[index.clamp(max=max(t.shape[0] - 1, 0)).long()]
+    return t[index.clamp(max=t.shape[0] - 1).long()]
 
 
 def _packed_dmask(

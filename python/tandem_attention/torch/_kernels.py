@@ -167,7 +167,8 @@ def lse_shape(inputs: Inputs, options: Options) -> tuple[int, ...]:
     if options.packed_q:
         assert lengths_q is not None
         batch = lengths_q.shape[0] - (inputs.offsets_q is None)
-        return batch, q.shape[head], options.seq_q or q.shape[row]
+        rows = q.shape[row]
+        return batch, q.shape[head], options.seq_q if options.seq_q and rows else rows
     return q.shape[0], q.shape[head], q.shape[row]
 
 
