@@ -2,6 +2,7 @@
 // Checks of the optional inputs of a problem.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "base/number.h"
@@ -14,6 +15,16 @@ namespace {
 // Whether an input may have so many batch entries: each serves a group of the batch's entries.
 bool divides_batch(const Problem& p, int64_t batch) {
   return p.batch == 0 ? batch == 0 || batch == 1 : batch >= 1 && p.batch % batch == 0;
+}
+
+// Whether an array without strides has at most 2^58 numbers, so that its bytes can be counted.
+bool can_count(std::initializer_list<int64_t> sizes) {
+  int64_t room = int64_t(1) << 58;
+  for (const int64_t size : sizes) {
+    if (size == 0) return true;
+    room /= size;
+  }
+  return room > 0;
 }
 
 // Checks bias or keep: it is absent, or its sizes divide the problem's.
@@ -69,6 +80,10 @@ Status check_spans(const tandem_problem& given, const Problem& p, Spans* spans) 
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "spans_heads is %lld, must be 1, heads_kv or heads_q, %lld or %lld", ll(heads),
                 ll(p.heads_kv), ll(p.heads_q));
+  if (!can_count({p.seq_kv, batch, heads, 2 * given.spans}))
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "spans of %lld x %lld heads and %lld keys are beyond 2^58 numbers", ll(batch),
+                ll(heads), ll(p.seq_kv));
   *spans = {int(given.spans), batch, heads};
   return Status();
 }
@@ -106,6 +121,13 @@ Status check_blocks(const tandem_problem& given, Problem* p) {
     return fail(TANDEM_ERROR_UNSUPPORTED,
                 "keep and block lists cannot be given together: give the bits of the blocks that "
                 "keep hides a part of");
+  const int64_t rows = (p->seq_q + q - 1) / q;
+  if (!can_count({rows, batch, heads, 2 + width}) ||
+      !can_count({rows, batch, heads, bits, q, kv / 32}))
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "block lists of %lld x %lld heads and %lld rows, block_width %lld and block_bits "
+                "%lld are beyond 2^58 numbers",
+                ll(batch), ll(heads), ll(rows), ll(width), ll(bits));
   const int64_t pitch = keep_pitch(p->seq_kv), of = p->seq_q * pitch;
   if (of > 0 && batch * heads > (int64_t(1) << 58) / of)
     return fail(TANDEM_ERROR_UNSUPPORTED,

@@ -204,6 +204,24 @@ const std::vector<Row>& rows() {
        [](P& p) { p.spans = 1, p.spans_batch = 1, p.spans_heads = p.heads_q + 1; },
        kArgument,
        {"spans_heads"}},
+      {"spans of more numbers than can be counted",
+       [](P& p) {
+         p.batch = 1 << 27, p.heads_q = 1 << 20, p.heads_kv = 1;
+         p.seq_q = p.head_dim = p.head_dim_v = 1, p.seq_kv = (1 << 29) - 1;
+         p.spans = 2, p.spans_batch = p.batch, p.spans_heads = p.heads_q;
+         tandem_problem_contiguous(&p, TANDEM_F32);
+       },
+       TANDEM_ERROR_UNSUPPORTED,
+       {"spans", "134217728 x 1048576", "2^58"}},
+      {"block lists of more bits than can be counted",
+       [](P& p) {
+         p.seq_q = (1 << 29) - 1;
+         add_blocks(p), p.block_kv = (1 << 29) - 64;
+         p.block_width = p.block_bits = (1 << 29) - 1;
+         tandem_problem_contiguous(&p, TANDEM_F32);
+       },
+       TANDEM_ERROR_UNSUPPORTED,
+       {"block lists", "block_bits 536870911", "2^58"}},
       {"block_q", [](P& p) { add_blocks(p), p.block_q = 96; }, kArgument, {"block_q", "96", "64"}},
       {"block_kv", [](P& p) { add_blocks(p), p.block_kv = 0; }, kArgument, {"block_kv", "0", "64"}},
       {"block_width", [](P& p) { add_blocks(p), p.block_width = -1; }, kArgument, {"block_width"}},
