@@ -13,8 +13,10 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   const int64_t rows = p.batch * p.heads_q * p.seq_q;
   const bool row_kernel = plan->find(Stem::bwd_row_sums) || plan->find(Stem::bwd_row_sums_dq) ||
                           plan->find(Stem::bwd_dot);
-  const bool origins = plan->find(Stem::bwd_origin) != nullptr;
-  // bwd_row_sums always writes delta. In front of it lie two numbers for each far row.
+  // bwd_row_sums always writes delta. In front of it lie two numbers for each far row. Without keys
+  // nothing writes them, but kernels of GPUs read them where an lse is far, whatever it should be.
+  const bool origins = plan->find(Stem::bwd_origin) ||
+                       (row.backend != Backend::cpu && p.seq_kv * p.heads_kv == 0 && row_kernel);
   if (row_kernel || origins) {
     const int64_t step = kWorkspaceAlignment / sizeof(float);
     x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};

@@ -213,6 +213,12 @@ inline std::string stems(const Plan& plan) {
 inline uint64_t far_size(const Problem& p) {
   return (uint64_t(p.batch * p.heads_q * p.seq_q) * 8 + 255) / 256 * 256;
 }
+// Whether a plan has room for them. Without keys there is no bwd_origin, but kernels may read them.
+inline bool has_far_rows(const Plan& plan) {
+  return plan.find(Stem::bwd_origin) ||
+         (plan.backend != Backend::cpu && plan.problem.heads_kv * plan.problem.seq_kv == 0 &&
+          plan.scratch[Scratch::delta].present);
+}
 
 // The plan of a problem that has one.
 inline Plan plan_of(std::string_view line, const Caps& caps) {

@@ -299,7 +299,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
   const int64_t rows = p.batch * p.heads_q * p.seq_q;
-  if (present.count(Stem::bwd_origin)) {
+  if (has_far_rows(plan)) {
     piece(0, 2 * rows);
     piece(plan.scratch[Scratch::delta].offset, 0);
     CHECK(plan.scratch[Scratch::delta].offset == far_size(p));

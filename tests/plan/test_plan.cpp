@@ -314,8 +314,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
             plan.scratch[Scratch::delta].offset + (dot || redo ? rows * 4 : 0));
   }
   // Two numbers of each row lie in front of delta.
-  CHECK(plan.scratch[Scratch::delta].offset ==
-        (plan.find(Stem::bwd_origin) ? far_size(problem) : 0));
+  CHECK(plan.scratch[Scratch::delta].offset == (has_far_rows(plan) ? far_size(problem) : 0));
   return true;
 }
 

@@ -111,6 +111,22 @@ TEST_CASE("workspace limit: stored dS of coopmat2 gives way to recomputation") {
   CHECK(tight.workspace_size < 2 << 20);
 }
 
+// Where an lse is far, kernels read two numbers of its row in front of delta. Forward leaves minus
+// infinity where there are no keys, but a backward may be given anything.
+TEST_CASE("regression: without keys, too, what is in front of delta belongs to the workspace") {
+  for (const Profile& device : profiles()) {
+    if (device.caps.backend == Backend::cpu) continue;
+    for (const char* line : {"bwd f16 b2 hq3 hk3 sq70 sk0 d64", "bwd f32 b2 hq3 hk1 sq70 sk0 d64",
+                             "bwd f16 b2 hq3 hk3 sq70 sk0 d64 entmax=1.5"}) {
+      Plan plan;
+      if (!make_plan(problem_of(line), device.caps, &plan).ok()) continue;
+      CHECK_MESSAGE(plan.find(Stem::bwd_origin) == nullptr, device.id << ": " << line);
+      const ScratchArray& delta = plan.scratch[Scratch::delta];
+      if (delta.present) CHECK_MESSAGE(delta.offset >= 8 * 2 * 3 * 70, device.id << ": " << line);
+    }
+  }
+}
+
 TEST_CASE("workspace limit: keys have fewer splits, down to none") {
   for (const char* device : {"h100_vulkan", "h100_cuda_no_90a"}) {
     CAPTURE(std::string(device));
