@@ -18,6 +18,7 @@ from torch.nn.attention import flex_attention as flex  # noqa: E402
 from tandem_attention import InvalidArgumentError, UnsupportedError, masks  # noqa: E402
 from tandem_attention.drop_in import _visible  # noqa: E402
 from tandem_attention.drop_in import flex_attention as drop_in  # noqa: E402
+from tandem_attention.torch import attention  # noqa: E402
 
 S = 300  # more than two blocks of 128, and the last one is not full
 DEVICE = str(torch.get_default_device())
@@ -207,11 +208,45 @@ def test_a_mask_is_read_once_and_goes_with_its_owner() -> None:
     before = len(calls)
     assert drop_in.visible_of(block_mask) is first
     assert len(calls) == before
-    known, alive = len(drop_in._known), weakref.ref(block_mask)
+    known, alive = len(drop_in._known._made), weakref.ref(block_mask)
     del block_mask, first
     gc.collect()
     assert alive() is None
-    assert len(drop_in._known) == known - 1
+    assert len(drop_in._known._made) == known - 1
+
+
+@pytest.mark.parametrize("take", ["drop-in", "attention"])
+def test_a_mask_that_is_changed_is_read_again(take: str) -> None:
+    def call(block_mask):
+        if take == "attention":
+            return attention(q, q, q, block_mask=block_mask)
+        return drop_in.flex_attention(q, q, q, block_mask=block_mask)
+
+    q = torch.randn(1, 1, S, 8)
+    block_mask = flex.create_block_mask(stripes, 1, 1, S, S, DEVICE)
+    assert torch.equal(call(block_mask), call(block_mask))
+    block_mask.mask_mod = lambda b, h, i, j: stripes(b, h, i, j) & (j % 2 == 0)
+    want = flex.create_block_mask(block_mask.mask_mod, 1, 1, S, S, DEVICE)
+    torch.testing.assert_close(call(block_mask), call(want))
+    block_mask.kv_num_blocks.zero_()
+    if block_mask.full_kv_num_blocks is not None:
+        block_mask.full_kv_num_blocks = torch.zeros_like(block_mask.full_kv_num_blocks)
+    assert (call(block_mask) == 0).all()
+
+
+@pytest.mark.parametrize("mod", [documents, stripes])
+def test_a_mask_first_seen_in_inference_mode_trains(mod) -> None:
+    q = torch.randn(1, 1, S, 8, requires_grad=True)
+    block_mask = flex.create_block_mask(mod, 1, 1, S, S, DEVICE)
+    with torch.inference_mode():
+        o = drop_in.flex_attention(q, q, q, block_mask=block_mask)
+        attention(q, q, q, block_mask=block_mask)
+    for again in (
+        drop_in.flex_attention(q, q, q, block_mask=block_mask),
+        attention(q, q, q, block_mask=block_mask),
+    ):
+        torch.testing.assert_close(again, o)
+        again.sum().backward()
 
 
 def test_signature() -> None:

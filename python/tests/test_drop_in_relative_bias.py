@@ -286,6 +286,18 @@ def test_swin_looks_at_a_mask_again_when_it_changes():
         module(x, mask)
 
 
+def test_swin_trains_with_a_mask_first_seen_in_inference_mode():
+    module, x = swin(), torch.randn(2, 12, DIM)
+    mask = torch.zeros(2, 12, 12)
+    mask[:, :, 5] = -100.0
+    with torch.inference_mode():
+        want = module(x, mask)
+        assert torch.equal(module(x, mask.clone()), want)
+    out = module(x, mask)
+    assert torch.equal(out, want)
+    out.sum().backward()
+
+
 def test_swin_refusals():
     module, x = swin(), torch.randn(4, 12, DIM)
     with pytest.raises(ta.InvalidArgumentError, match="whole number"):

@@ -228,6 +228,15 @@ def test_padding_is_spans(make, calls):
     assert given(calls) == [{"spans": (2, 1, ROWS, 2)}] * 2
 
 
+def test_inference_mode(calls):
+    model = build(llama, "tandem")
+    batch = {"input_ids": words(), "attention_mask": left_padding()}
+    want = model(**batch).logits
+    with torch.inference_mode():
+        torch.testing.assert_close(model(**batch).logits, want)
+    assert given(calls) == [{"spans": (2, 1, ROWS, 2)}] * 4
+
+
 def test_images_see_themselves_both_ways(calls):
     """Gemma 3: two images in the text of the first row, one behind the other, one in the second."""
     types = torch.tensor([[0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1] + [0] * 7])

@@ -10,7 +10,6 @@ scale and softcap; all others are refused.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from .._blocks import Blocks
 from .._errors import InvalidArgumentError, UnsupportedError
 from ..torch import attention
-from ..torch._block_mask import blocks_of
+from ..torch._block_mask import Kept, blocks_of
 from . import _score_mod
 from ._visible import spans_of
 
@@ -45,8 +44,8 @@ class Visible(NamedTuple):
     blocks: Blocks | None = None
 
 
-_known: weakref.WeakKeyDictionary[BlockMask, Visible] = weakref.WeakKeyDictionary()
-_causal: weakref.WeakKeyDictionary[BlockMask, bool] = weakref.WeakKeyDictionary()
+_known: Kept[Visible] = Kept()
+_causal: Kept[bool] = Kept()
 
 
 def _listed(counts: Tensor | None, indices: Tensor | None, like: Tensor) -> Tensor:
@@ -83,7 +82,8 @@ def _pairs(block_mask: BlockMask, begin: int, end: int) -> Tensor:
 
 
 def visible_of(block_mask: BlockMask) -> Visible:
-    """What attention() takes in the place of a BlockMask. It is made once and kept beside it.
+    """What attention() takes in the place of a BlockMask. It is made once and kept beside it, until
+    it is made of other lists or another mask_mod.
 
     ``torch.compile(fullgraph=True)`` cannot look into a BlockMask: call this before.
 
@@ -99,12 +99,7 @@ def visible_of(block_mask: BlockMask) -> Visible:
     """
     if not isinstance(block_mask, BlockMask):
         raise InvalidArgumentError(f"block_mask is a {type(block_mask).__name__}, not a BlockMask")
-    made = _known.get(block_mask)
-    if made is None:
-        with torch.no_grad():
-            made = _read(block_mask)
-        _known[block_mask] = made
-    return made
+    return _known.get(block_mask, _read)
 
 
 def _read(block_mask: BlockMask) -> Visible:
@@ -123,16 +118,20 @@ def _read(block_mask: BlockMask) -> Visible:
 
 
 def _read_is_causal(block_mask: BlockMask) -> bool:
+    visible = visible_of(block_mask)
+    if visible.spans is not None:
+        begins, ends = visible.spans[..., 0::2], visible.spans[..., 1::2]
+        place = torch.arange(begins.shape[2], device=begins.device)[:, None]
+        return not bool(((begins < place) & (begins < ends)).any())
     like = block_mask.kv_indices
     rows, keys = block_mask.seq_lengths
     step = max(1, _AT_ONCE // max(1, like.shape[0] * like.shape[1] * rows))
     place = torch.arange(rows, device=like.device)[:, None]
-    with torch.no_grad():
-        for begin in range(0, keys, step):
-            end = min(begin + step, keys)
-            behind = torch.arange(begin, end, device=like.device) > place
-            if bool((_pairs(block_mask, begin, end) & behind).any()):
-                return False
+    for begin in range(0, keys, step):
+        end = min(begin + step, keys)
+        behind = torch.arange(begin, end, device=like.device) > place
+        if bool((_pairs(block_mask, begin, end) & behind).any()):
+            return False
     return True
 
 
@@ -140,17 +139,7 @@ def _is_causal(block_mask: BlockMask | None) -> bool:
     """Whether no row sees a key behind it. Read once, as the mask is."""
     if block_mask is None:
         return False
-    known = _causal.get(block_mask)
-    if known is None:
-        visible = visible_of(block_mask)
-        if visible.spans is None:
-            known = _read_is_causal(block_mask)
-        else:
-            begins, ends = visible.spans[..., 0::2], visible.spans[..., 1::2]
-            place = torch.arange(begins.shape[2], device=begins.device)[:, None]
-            known = not bool(((begins < place) & (begins < ends)).any())
-        _causal[block_mask] = known
-    return known
+    return _causal.get(block_mask, _read_is_causal)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:

@@ -308,13 +308,15 @@ class SwinWindowAttention(nn.Module):
             seen, version, keep = self._seen
             if seen() is mask and version == mask._version:
                 return keep
-        keep = mask == 0
+        with torch.inference_mode(False):  # a later call may be one of training
+            keep = mask == 0
         if mask.requires_grad or not bool((keep | (mask <= -100)).all()):
             raise UnsupportedError(
                 "mask is neither bool nor made of 0 and numbers up to -100: added to the bias it"
                 " would need a bias for every window"
             )
-        self._seen = (weakref.ref(mask), mask._version, keep)
+        if not mask.is_inference():  # these tensors do not say that they were written into
+            self._seen = (weakref.ref(mask), mask._version, keep)
         return keep
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

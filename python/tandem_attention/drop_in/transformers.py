@@ -39,9 +39,7 @@ def register(name: str = "tandem") -> None:
 
     def mask_with_spans(*args: Any, **kwargs: Any) -> Tensor | None:
         mask: Tensor | None = sdpa_mask(*args, **kwargs)
-        if mask is not None:
-            _note_spans(mask)
-        return mask
+        return None if mask is None else _with_spans(mask)
 
     AttentionMaskInterface.register(name, mask_with_spans)
 
@@ -52,26 +50,30 @@ _AT_ONCE = 1 << 26
 _SPANS = "_tandem_spans"
 
 
-@torch.no_grad()
-def _note_spans(mask: Tensor) -> None:
-    """Keeps the spans of bool [B, H, Sq, Sk] beside it, where it has some.
+def _with_spans(mask: Tensor) -> Tensor:
+    """bool [B, H, Sq, Sk] with its spans beside it, where it has some.
 
     A tensor made of the mask, or a mask that was written into, does not have them, so a model that
     changes its mask loses nothing but their speed. Not where the host may not look at the mask: in
     a graph that is compiled or captured.
     """
     if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[2] < 2 or not mask.numel():
-        return
+        return mask
     if torch.compiler.is_compiling() or type(mask) is not Tensor or mask.is_meta:
-        return
+        return mask
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
-    # A batch that is repeated has the spans of one entry.
-    narrow = mask[:1] if mask.stride(0) == 0 else mask
-    step = max(1, _AT_ONCE // max(1, narrow[..., 0].numel()))
-    spans = spans_of(lambda begin, end: narrow[..., begin:end], narrow.shape[3], step)
-    if spans is not None:
-        setattr(mask, _SPANS, (spans, mask._version))
+        return mask
+    with torch.inference_mode(False), torch.no_grad():
+        # A batch that is repeated has the spans of one entry.
+        narrow = mask[:1] if mask.stride(0) == 0 else mask
+        if mask.is_inference():  # these tensors do not say that they were written into
+            narrow = narrow.clone()
+            mask = narrow.expand(mask.shape)
+        step = max(1, _AT_ONCE // max(1, narrow[..., 0].numel()))
+        spans = spans_of(lambda begin, end: narrow[..., begin:end], narrow.shape[3], step)
+        if spans is not None:
+            setattr(mask, _SPANS, (spans, mask._version))
+    return mask
 
 
 def _spans(mask: Tensor | None, rows: int, keys: int) -> Tensor | None:

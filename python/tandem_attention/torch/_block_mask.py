@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,17 +14,60 @@ from torch.nn.attention.flex_attention import BlockMask
 from .._blocks import Blocks
 from .._errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["BlockMask", "blocks_of"]
+__all__ = ["BlockMask", "Kept", "blocks_of"]
+
+_T = TypeVar("_T")
 
 #: Pairs whose mask_mod is evaluated together.
 _AT_ONCE = 1 << 24
 
-_known: weakref.WeakKeyDictionary[BlockMask, Blocks] = weakref.WeakKeyDictionary()
+
+class Kept(Generic[_T]):
+    """What was made of BlockMasks, kept beside each of them.
+
+    A mask whose lists, lengths or mask_mod are others than then, or whose lists were written into,
+    is read again. What tensors hold that a mask_mod reads is not looked at.
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[BlockMask, tuple[list[Any], _T]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get(self, block_mask: BlockMask, make: Callable[[BlockMask], _T]) -> _T:
+        of = _parts(block_mask)
+        known = self._made.get(block_mask)
+        if known is not None:
+            then, made = known
+            if all(a is b or (type(a) is int and a == b) for a, b in zip(then, of, strict=True)):
+                return made
+        # A later call may be one of training, whose backward takes no tensors of inference mode.
+        with torch.inference_mode(False), torch.no_grad():
+            made = make(block_mask)
+        self._made[block_mask] = of, made
+        return made
+
+
+def _parts(block_mask: BlockMask) -> list[Any]:
+    """The objects and numbers that a mask consists of. Numbers count by value."""
+    try:  # a mod may hold its mask, which would then never go
+        mod: Any = weakref.ref(block_mask.mask_mod)
+    except TypeError:
+        mod = block_mask.mask_mod
+    lists = (
+        block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks,
+        block_mask.full_kv_indices,
+    )  # fmt: skip
+    versions = [0 if t is None or t.is_inference() else t._version for t in lists]
+    return [mod, *lists, *versions, *block_mask.seq_lengths, *block_mask.BLOCK_SIZE]
+
+
+_known: Kept[Blocks] = Kept()
 
 
 def blocks_of(block_mask: BlockMask) -> Blocks:
     """The lists of a BlockMask, and the bits of its partial blocks by its mask_mod. They are made
-    once and kept beside it.
+    once and kept beside it, until it is made of other lists or another mask_mod.
 
     Args:
         block_mask: of ``create_block_mask()`` or ``BlockMask.from_kv_blocks()``, with blocks of a
@@ -40,18 +84,7 @@ def blocks_of(block_mask: BlockMask) -> Blocks:
         raise InvalidArgumentError(
             f"block_mask is a {type(block_mask).__name__}, neither a BlockMask nor Blocks"
         )
-    made = _known.get(block_mask)
-    if made is None:
-        height, width = block_mask.BLOCK_SIZE
-        if height % 64 or width % 64:
-            raise UnsupportedError(
-                f"block_mask has blocks of {height} rows and {width} keys; both have to be"
-                f" multiples of 64"
-            )
-        with torch.no_grad():
-            made = _read(block_mask, height, width)
-        _known[block_mask] = made
-    return made
+    return _known.get(block_mask, _read)
 
 
 def _clamped(counts: Tensor | None, like: Tensor) -> Tensor:
@@ -60,7 +93,13 @@ def _clamped(counts: Tensor | None, like: Tensor) -> Tensor:
     return counts.to(torch.int64).clamp(min=0)
 
 
-def _read(block_mask: BlockMask, height: int, width: int) -> Blocks:
+def _read(block_mask: BlockMask) -> Blocks:
+    height, width = block_mask.BLOCK_SIZE
+    if height % 64 or width % 64:
+        raise UnsupportedError(
+            f"block_mask has blocks of {height} rows and {width} keys; both have to be"
+            f" multiples of 64"
+        )
     indices = block_mask.kv_indices
     room = indices.shape[3]
     counts = block_mask.kv_num_blocks.to(torch.int64)
