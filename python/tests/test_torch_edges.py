@@ -196,6 +196,19 @@ def test_a_buffer_gets_its_own_address() -> None:
         _kernels._addresses_by(("q", "slopes"), tensors=())
 
 
+def test_complex_vectors_are_refused() -> None:
+    q, k, v = qkv(1, 2, 4, 8)
+    wrong = torch.ones(2, dtype=torch.complex64)
+    options: dict[str, dict[str, Any]] = {
+        "slope": {}, "sink": {}, "tau": {"normalizer": "elastic"},
+        "dist_bias": {}, "bias_table": {"bias_index": torch.zeros(4, 4, dtype=torch.int32)},
+    }  # fmt: skip
+    for name, more in options.items():
+        value = wrong[:, None].expand(2, 4) if name in ("dist_bias", "bias_table") else wrong
+        with pytest.raises(InvalidArgumentError, match=f"{name} is complex64, must be real"):
+            attention(q, k, v, **{name: value}, **more)
+
+
 def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
     q, k, v = qkv(2, 1, 4, 8)
     want = attention(q, k, v, lengths_kv=torch.tensor([2, 3]))

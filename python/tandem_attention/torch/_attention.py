@@ -127,9 +127,11 @@ def _four(t: Tensor, name: str, keys: int) -> Tensor:
     return t.expand(*t.shape[:3], keys) if t.shape[3] != keys and t.shape[3] == 1 else t
 
 
-def _vector(t: Tensor | None, q: Tensor) -> Tensor | None:
+def _vector(name: str, t: Tensor | None, q: Tensor) -> Tensor | None:
     if t is None or not isinstance(t, Tensor):  # check_tensors() names what is no tensor
         return t
+    if t.is_complex():  # to() would leave its imaginary part out
+        raise InvalidArgumentError(f"{name} is {str(t.dtype)[6:]}, must be real")
     return t.to(_kernels.side_type(q)).contiguous()
 
 
@@ -374,9 +376,10 @@ def attention(
         if served is not None:
             return served
     inputs = Inputs(
-        q, k, v, bias, keep, _spans(spans), *_blocks(block_mask), _vector(bias_table, q),
-        _index(bias_index),
-        _vector(dist_bias, q), _vector(slope, q), _vector(tau, q), _vector(sink, q),
+        q, k, v, bias, keep, _spans(spans), *_blocks(block_mask),
+        _vector("bias_table", bias_table, q), _index(bias_index),
+        _vector("dist_bias", dist_bias, q), _vector("slope", slope, q),
+        _vector("tau", tau, q), _vector("sink", sink, q),
         *_places(lengths_q, lengths_kv, offsets_q, offsets_kv),
     )  # fmt: skip
     optional = _kernels.has_optional(inputs)

@@ -305,7 +305,7 @@ class ContextParallel:
                 f"spans are for {spans.shape[2]} keys; the rank has {k.shape[2]} of {keys}"
             )
         t = _ring.Tensors(
-            q, k, v, bias, keep, spans, _vector(slope, q), _vector(sink, q),
+            q, k, v, bias, keep, spans, _vector("slope", slope, q), _vector("sink", sink, q),
             _integers("lengths_q", lengths_q), _integers("lengths_kv", lengths_kv),
         )  # fmt: skip
         self._probe(t, options, keys)
