@@ -35,7 +35,7 @@ std::string number(double x) {
 struct Sums {
   Dims dims{};
   std::vector<double> want, terms, slack;
-  double count = 0, operand = 0;
+  double count = 0, operand = 0, of_weight = 0;  // of_weight: the most that a weight multiplies
   void start(const Dims& d) {
     dims = d;
     for (auto* x : {&want, &terms, &slack}) x->assign(size_t(d.count()), 0.0);
@@ -420,6 +420,8 @@ void MagnitudeRules::Impl::make() {
                 : role == Role::d_k ? scale * sized(in.q)
                 : role == Role::d_v ? kept * sized(in.d_o)
                                     : 1;
+    const double dp = kept * double(p.head_dim_v) * sized(in.d_o) * sized(in.v);
+    s.of_weight = s.operand * (role == Role::o || role == Role::d_v ? 1 : std::max(1.0, dp));
   }
   rows.resize(size_t(p.batch * p.heads_q * p.seq_q));
   v_low.resize(rows.size() * size_t(p.head_dim_v));
@@ -490,7 +492,8 @@ void MagnitudeRules::Impl::judge(Role role, const std::string& run, const std::v
   const double lost = chain == TANDEM_F16 ? 0x1p-22 : 0x1p-100;
   for (double x : s.terms) vanishing = std::max(vanishing, lost * x);
   // Rows of one kind round the same way, so these roundings add up.
-  const double subnormal = s.count * (chain == TANDEM_F16 ? 0x1p-25 : 0x1p-126) * s.operand;
+  const double subnormal =
+      s.count * std::max((chain == TANDEM_F16 ? 0x1p-25 : 0) * s.operand, 0x1p-126 * s.of_weight);
   const double relative = 4 * (unit + (roundings + std::sqrt(s.count)) * kF32);
   Teller tell(role_name(role), result);
   for (size_t n = 0; n < s.want.size(); ++n) {

@@ -346,6 +346,8 @@ TEST_CASE("regression: magnitudes: weights below f32 beside gradients at its end
       "bwd bf16 b2 hq1 hk1 sq31 sk31 d24 dv24 causal_bottom_right left=0 elastic softcap=0x1p+0 "
       "dist=20 sink grads=qkvdts q=744,744,1,31 k=880,876,28,1 d_k=880,876,28,1 d_v=744,744,1,31",
       300003512, "scores=low:30,bias=pad:-1e+07,sink=100,v=zero,d_o=largest");
+  check_random("bwd bf16 b1 hq1 hk1 sq48 sk64 d8 dv8 dist=64 sink grads=qkvds splits=16 cores=2",
+               300517464, "scores=spread:10,bias=one:-1e+09,sink=100,d_o=largest");
 }
 
 // cuda.sm90: the forward's sums of products start from the bias, which loses its last bits where
