@@ -20,14 +20,26 @@ uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
-// Row of an invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations.
+// An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
+// and column. An invocation beyond the tile copies its first chunk once more: a branch of some
+// invocations in the loop over tiles costs 15 % at D 160, 9 % at D 72 (H200, 580.159.04, backward),
+// and two invocations may not store the same words. Tiles that iterations divide have no such test,
+// which costs the forward 13 % at D 64.
+#define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
+int chunk_of(int turn, int chunks) {
+  return OWN_CHUNK(TEAM_TID + turn * TEAM_SIZE, TEAM_TID, COLS * chunks,
+                   COLS * chunks % TEAM_SIZE == 0);
+}
 int chunk_row(int turn, int chunks) {
-  return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks)
-                                 : (TEAM_TID + turn * TEAM_SIZE) / chunks;
+  if (TEAM_SIZE % chunks != 0) return chunk_of(turn, chunks) / chunks;
+  const int row = TEAM_TID / chunks;
+  return OWN_CHUNK(row + turn * (TEAM_SIZE / chunks), row, COLS, COLS * chunks % TEAM_SIZE == 0);
 }
 int chunk_col(int turn, int chunks) {
-  return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks;
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : chunk_of(turn, chunks) % chunks;
 }
+// Whether the invocation has a chunk of a tile.
+bool in_tile(int chunks) { return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks; }
 
 // n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
 // hold one of them are read.
@@ -58,10 +70,6 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-bool in_tile(int turn, int chunks) {
-  return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS;
-}
-
 // Rows past the end repeat the last one. This has no effect, as their keys are hidden and their
 // query rows have weight 0. Chunks are indexed from one address of the whole workgroup: a 64-bit
 // address for each invocation costs the forward a fifth of its speed at D 128, and other address
@@ -72,8 +80,8 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int row = ROW_CHUNKS(t, chunks), last = (t.rows - 1 - r0) * row;
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
-    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
-    if (TEAM_SIZE % chunks == 0 && WIDE != RAGGED) {
+    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(chunks)) continue;
+    if (TEAM_SIZE % chunks == 0 && (i == 0 || COLS * chunks % TEAM_SIZE == 0) && WIDE != RAGGED) {
       const int at = first + i * (TEAM_SIZE / chunks) * row;
       stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
@@ -95,7 +103,7 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
     return;
   }
   EACH(i, VEC)
-    if (i * TEAM_SIZE < COLS * chunks && in_tile(i, chunks))
+    if (i * TEAM_SIZE < COLS * chunks && in_tile(chunks))
       streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] =
           stage[i];
 }

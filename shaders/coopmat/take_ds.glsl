@@ -10,12 +10,18 @@ uvec4 ds_stage[DS_VEC], ds_ahead[DS_VEC]; // of the next tile, and of the one be
 #define k_stage stage_1
 #define k_ahead stage_2
 
+// An invocation's chunk of dS in the turn-th iteration of a copy, as chunk_of() (stage.glsl).
+int ds_chunk_of(int turn) {
+  return OWN_CHUNK(TID + turn * WG, TID, COLS * DS_CHUNKS, COLS * DS_CHUNKS % WG == 0);
+}
+const bool DS_FOR_ALL = COLS * DS_CHUNKS >= WG; // every invocation has a chunk
+
 void fetch_ds(out uvec4 stage[DS_VEC], int n, int row0, int j0) {
   Rows4 from = Rows4(ds_address(block.work, n, j0));
   const int first = ds_chunk(row0, j0 % DS_BLOCK);
   EACH(i, DS_VEC) {
-    const int at = TID + i * WG, j = at / DS_CHUNKS;
-    if (COLS * DS_CHUNKS % WG != 0 && at >= COLS * DS_CHUNKS) continue;
+    const int at = ds_chunk_of(i), j = at / DS_CHUNKS;
+    if (!DS_FOR_ALL && at >= COLS * DS_CHUNKS) continue;
     const uvec4 words = from.w[first + j * DS_PITCH + at % DS_CHUNKS];
     // Keys past the end repeat the last one, in bwd_dkv, too.
     stage[i] = TILES_EXIST || j0 + j < block.seq_kv ? words : uvec4(0);
@@ -23,8 +29,8 @@ void fetch_ds(out uvec4 stage[DS_VEC], int n, int row0, int j0) {
 }
 void put_ds(int to, uvec4 stage[DS_VEC]) {
   EACH(i, DS_VEC) {
-    const int n = TID + i * WG;
-    if (COLS * DS_CHUNKS % WG != 0 && n >= COLS * DS_CHUNKS) continue;
+    const int n = ds_chunk_of(i);
+    if (!DS_FOR_ALL && n >= COLS * DS_CHUNKS) continue;
     streamed[to + n / DS_CHUNKS * DS_STAGED + n % DS_CHUNKS] = stage[i];
   }
 }
