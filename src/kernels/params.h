@@ -2,6 +2,7 @@
 // How Vulkan and CUDA fill the structs of kernel_params.h from a plan.
 #ifndef TANDEM_SRC_KERNELS_PARAMS_H
 #define TANDEM_SRC_KERNELS_PARAMS_H
+#include <algorithm>
 #include <cstdint>
 
 #include "args.h"
@@ -9,6 +10,21 @@
 #include "plan/plan.h"
 
 namespace tandem {
+
+// std140 rounds a block up to 16 bytes, the C++ structs to 8.
+constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 16); }
+
+// Bytes of inline uniform blocks in the pipeline layout of a kernel on Vulkan: its own block, and
+// that of the optional inputs.
+template <typename Block>
+constexpr uint32_t uniform_bytes(Stem stem) {
+  return round16(sizeof(Block)) + (has_extra(stem) ? round16(sizeof(ExtraBlock)) : 0);
+}
+constexpr uint32_t kMostUniformBytes = std::max<uint32_t>({
+#define TANDEM_STEM(Name, name) uniform_bytes<Name##Block>(Stem::name),
+#define TANDEM_FUSED(Name, name)  // Vulkan does not have these.
+#include "stems.inc"
+});
 
 // Addresses of optional inputs that a problem has. The seed of dropout counts as one.
 int extra_addresses(const Problem& problem);

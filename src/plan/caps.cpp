@@ -76,6 +76,16 @@ String describe_caps(const Caps& c) {
         list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
     if (!list.empty()) line("matrix_copies", list);
     list.clear();
+    const auto lacks = [&](const char* what) {
+      list += text("%s%s", list.empty() ? "" : ", ", what);
+    };
+    if (!c.subgroup_votes) lacks("subgroup votes");
+    if (c.coopmat && !c.coopmat_compute) lacks("cooperative matrices in compute shaders");
+    for (const MatrixShape& m : c.matrices)
+      if (!m.f16_accumulators)
+        lacks(text("f16 accumulators beside %s %dx%dx%d", m.operands, m.m, m.n, m.k).c_str());
+    if (!list.empty()) line("lacks", list);
+    list.clear();
     for (const Quirk& quirk : kQuirks)
       if (quirk_applies(quirk, c))
         list +=

@@ -18,6 +18,8 @@ struct MatrixShape {
   // The device has shown that the i-th element of an invocation is the same in accumulators and in
   // left operands, in subgroups of matrix_subgroup() (src/vulkan/probe.h).
   bool copies = false;
+  // Some entry of the list has accumulators of m x n of f16, which kernels of both types also use.
+  bool f16_accumulators = true;
 };
 
 struct Caps {
@@ -36,14 +38,20 @@ struct Caps {
   // Vulkan
   uint32_t api_version = 0;
   bool buffer_address = false, inline_uniform = false;
+  // Of all inline uniform blocks of a pipeline layout together; 0: unknown, as before Vulkan 1.3.
+  uint32_t inline_uniform_bytes = 0;
   // What the device has and the application enabled.
   bool storage16 = false, float16 = false, bfloat16 = false, int64 = false;
   bool memory_model = false;  // of Vulkan, with device scope
+  // Vulkan's memory model is enabled without device scope, which forbids atomics of this scope.
+  bool no_device_scope = false;
   bool subgroup_control = false, full_subgroups = false;
-  bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
-  bool denormals = false;     // shaders may ask for f32 numbers below 2^-126 to be kept
-  bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
+  bool subgroup_pin = false;    // a compute pipeline may state its subgroup size
+  bool denormals = false;       // shaders may ask for f32 numbers below 2^-126 to be kept
+  bool maintenance4 = false;    // sizes of workgroups as SPIR-V 1.6 states them
+  bool subgroup_votes = false;  // in compute shaders
   bool coopmat = false, bfloat16_coopmat = false;
+  bool coopmat_compute = false;  // compute shaders may have cooperative matrices
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
   bool coopmat_tensors = false;  // tensor addressing
   uint32_t push_bytes = 0;

@@ -136,12 +136,14 @@ class GpuPlanner : public PathPlanner {
 };
 
 // plan/scalar/planner.cpp
+// Why no path of Vulkan runs on a device; "" if one may.
+String missing_capability(const Caps& caps);
+
 class VulkanPlanner : public GpuPlanner {
  public:
   using GpuPlanner::GpuPlanner;
 
  protected:
-  String missing_capability() const;
   TileOn tiles() const override { return TileOn::vulkan; }
   uint32_t skip_shared_bytes(Stem stem) const override;
   void form(Launch* launch) const override;

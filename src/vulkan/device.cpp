@@ -139,10 +139,12 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
   caps->int64 = on.core(&VkPhysicalDeviceFeatures::shaderInt64);
   using Model = VkPhysicalDeviceVulkanMemoryModelFeatures;
   const VkStructureType model = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
-  caps->memory_model = (on.feature(v12, &V12::vulkanMemoryModel) &&
-                        on.feature(v12, &V12::vulkanMemoryModelDeviceScope)) ||
-                       (on.feature(model, &Model::vulkanMemoryModel) &&
-                        on.feature(model, &Model::vulkanMemoryModelDeviceScope));
+  const bool any_scope = on.feature(v12, &V12::vulkanMemoryModel) ||
+                         on.feature(model, &Model::vulkanMemoryModel),
+             device_scope = on.feature(v12, &V12::vulkanMemoryModelDeviceScope) ||
+                            on.feature(model, &Model::vulkanMemoryModelDeviceScope);
+  caps->memory_model = any_scope && device_scope;
+  caps->no_device_scope = any_scope && !device_scope;
   using Sizes = VkPhysicalDeviceSubgroupSizeControlFeatures;
   const VkStructureType sizes = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
   if (version >= VK_API_VERSION_1_3 || on.extension(kSubgroupSizeExtension)) {
@@ -188,13 +190,24 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
   Vec<VkCooperativeMatrixPropertiesKHR> all(count, one);
   TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
   all.resize(std::min<size_t>(all.size(), count));
+  // A type of matrix has to be one of an entry, be it of another entry than the product's.
+  const auto f16_sums = [&](const VkCooperativeMatrixPropertiesKHR& of) {
+    return std::any_of(all.begin(), all.end(), [&](const VkCooperativeMatrixPropertiesKHR& m) {
+      return m.scope == of.scope && m.MSize == of.MSize && m.NSize == of.NSize &&
+             (m.CType == VK_COMPONENT_TYPE_FLOAT16_KHR ||
+              m.ResultType == VK_COMPONENT_TYPE_FLOAT16_KHR);
+    });
+  };
   for (const VkCooperativeMatrixPropertiesKHR& m : all) {
     const bool half = m.AType == VK_COMPONENT_TYPE_FLOAT16_KHR,
                brain = m.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
     if (m.scope != VK_SCOPE_SUBGROUP_KHR || m.BType != m.AType || !(half || brain) ||
-        m.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || m.ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
+        m.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || m.ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR ||
+        m.saturatingAccumulation)
       continue;
-    caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), half ? "f16" : "bf16"});
+    const char* operands = half ? "f16" : "bf16";
+    caps->matrices.push_back(
+        {int(m.MSize), int(m.NSize), int(m.KSize), operands, false, f16_sums(m)});
   }
   return Status();
 }
@@ -312,6 +325,10 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   floats.pNext = &subgroup;
   VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
   sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES;
+  VkPhysicalDeviceVulkan13Properties v13{};
+  v13.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES;
+  VkPhysicalDeviceCooperativeMatrixPropertiesKHR coopmat{};
+  coopmat.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
   VkPhysicalDeviceProperties2 properties{};
   properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
   properties.pNext = &floats;
@@ -324,10 +341,15 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
                 VK_API_VERSION_MAJOR(base.apiVersion), VK_API_VERSION_MINOR(base.apiVersion));
   const Enabled enabled(desc);
   // A second call, with more structs.
-  if (version >= VK_API_VERSION_1_3 || enabled.extension(kSubgroupSizeExtension)) {
-    driver.pNext = &sizes;
-    instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
-  }
+  const auto ask = [&](auto* s, bool known) {
+    if (!known) return;
+    s->pNext = properties.pNext;
+    properties.pNext = s;
+  };
+  ask(&sizes, version >= VK_API_VERSION_1_3 || enabled.extension(kSubgroupSizeExtension));
+  ask(&v13, version >= VK_API_VERSION_1_3);
+  ask(&coopmat, enabled.extension(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME));
+  instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
 
   std::unique_ptr<VulkanDevice> made(new VulkanDevice);
   made->log_ = options.log;
@@ -352,6 +374,11 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.subgroup_max = sizes.maxSubgroupSize ? sizes.maxSubgroupSize : subgroup.subgroupSize;
   caps.subgroup_pin = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
   caps.max_subgroups = sizes.maxComputeWorkgroupSubgroups;
+  caps.subgroup_votes = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
+                        (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_VOTE_BIT) != 0;
+  caps.coopmat_compute =
+      (coopmat.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  caps.inline_uniform_bytes = v13.maxInlineUniformTotalSize;
   caps.denormals = floats.shaderDenormPreserveFloat32 == VK_TRUE &&
                    floats.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
   caps.cores = read_cores(instance, desc.gpu);
@@ -367,6 +394,8 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
                 "inlineUniformBlock is not enabled in desc.features, or %s (before Vulkan 1.3) is "
                 "not in desc.extensions: see tandem_vk_required_features()",
                 kInlineUniformExtension);
+  const String missing = missing_capability(caps);
+  if (!missing.empty()) return fail(TANDEM_ERROR_MISSING_FEATURE, "%s", missing.c_str());
 
   std::memcpy(made->cache_uuid_, base.pipelineCacheUUID, VK_UUID_SIZE);
   made->device_ = desc.device;

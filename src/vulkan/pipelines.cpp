@@ -15,9 +15,6 @@
 namespace tandem {
 namespace {
 
-// std140 rounds a block up to 16 bytes, the C++ structs to 8.
-constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 16); }
-
 // Calls each(entry) for the constants of a stem.
 #define TANDEM_INTERFACE(Name) constexpr auto for_each_constant_##Name = [](auto&& each) { \
     using Spec [[maybe_unused]] = Name##Spec;
@@ -146,8 +143,8 @@ Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
     if (code.block_bytes == 0) continue;  // CUDA has it, Vulkan does not
-    // Kernels with optional inputs have the parameters of these in a second block. Two blocks of at
-    // most 256 bytes fit, as every device has room for four.
+    // Kernels with optional inputs have the parameters of these in a second block. Every device has
+    // room for four blocks of 256 bytes; what they may have together it says, and open() has asked.
     VkDescriptorSetLayoutBinding bindings[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
       bindings[n].binding = n;

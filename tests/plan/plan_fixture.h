@@ -95,7 +95,8 @@ inline std::vector<Profile> profiles() {
       c.subgroup_pin = has('G');
       c.subgroup_control = c.full_subgroups = has('G') || has('F');
       c.max_subgroups = c.subgroup_control ? 32 : 0;
-      c.coopmat = has('K');
+      c.coopmat = c.coopmat_compute = has('K');
+      c.subgroup_votes = true;
       c.bfloat16_coopmat = has('B') && has('K');
       c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');
       c.coopmat_tensors = has('E');

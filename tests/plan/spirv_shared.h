@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // How much shared memory a SPIR-V module declares once its specialization constants have values,
-// and how many invocations a workgroup: what the plan's numbers and a device's limits are compared
-// with.
+// how many invocations a workgroup, which capabilities and which types of matrices: what the plan's
+// numbers and a device's limits are compared with.
 #ifndef TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #define TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #include <cstdint>
@@ -11,6 +11,12 @@
 #include <vector>
 
 namespace spirv {
+
+// A type of cooperative matrix. use: 0 for a left operand, 1 for a right one, 2 for an accumulator.
+struct MatrixType {
+  std::string element;  // "f32", "f16", "bf16"
+  uint32_t scope, rows, columns, use;
+};
 
 class Module {
  public:
@@ -35,6 +41,17 @@ class Module {
     return group(value(group_[3], constants), value(group_[4], constants),
                  value(group_[5], constants));
   }
+  const std::vector<uint32_t>& capabilities() const { return capabilities_; }
+  std::vector<MatrixType> matrices(const std::map<uint32_t, uint32_t>& constants) const {
+    std::vector<MatrixType> all;
+    for (const Words& w : matrices_) {
+      const Words& element = def(w[2]);  // OpTypeFloat, with an encoding if it is bf16
+      const std::string name = (element.size() > 3 ? "bf" : "f") + std::to_string(element[2]);
+      all.push_back({name, value(w[3], constants), value(w[4], constants), value(w[5], constants),
+                     value(w[6], constants)});
+    }
+    return all;
+  }
 
  private:
   using Words = std::vector<uint32_t>;
@@ -42,6 +59,8 @@ class Module {
 
   void read(const Words& w) {
     const uint32_t op = w[0] & 0xffff;
+    if (op == 17) capabilities_.push_back(w[1]);         // OpCapability
+    if (op == 4456) matrices_.push_back(w);              // OpTypeCooperativeMatrixKHR
     if (op == 71 && w[2] == 1) spec_ids_[w[1]] = w[3];   // OpDecorate SpecId
     if (op >= 19 && op <= 32) defs_[w[1]] = w;           // OpType...
     if (op >= 41 && op <= 52) defs_[w[2]] = w;           // OpConstant..., OpSpecConstant...
@@ -157,8 +176,10 @@ class Module {
   std::map<uint32_t, Words> defs_;
   std::map<uint32_t, uint32_t> spec_ids_;
   std::vector<uint32_t> shared_;  // pointer types of the variables
-  uint32_t group_size_ = 0;       // the constant vector
-  Words group_;                   // the execution mode
+  std::vector<uint32_t> capabilities_;
+  std::vector<Words> matrices_;
+  uint32_t group_size_ = 0;  // the constant vector
+  Words group_;              // the execution mode
 };
 
 }  // namespace spirv

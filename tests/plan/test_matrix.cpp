@@ -65,6 +65,8 @@ TEST_CASE("matrix paths: what is missing is named") {
       {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
       {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
       {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
+      {&Caps::coopmat_compute, "no cooperative matrices in compute shaders", true},
+      {&Caps::subgroup_votes, "do not vote in compute shaders", true},
       {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
   for (const auto& row : rows) {
     Caps caps = good;
@@ -91,6 +93,13 @@ TEST_CASE("matrix paths: what is missing is named") {
   caps.matrices = {{32, 8, 16, "f16"}, {16, 16, 16, "bf16"}, {8, 8, 32, "f16"}};
   has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat"), "the device has 32x8x16, 8x8x32");
   has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat"), "16x16x16, 16x8x16, 8x16x16");
+  // Another shape serves, where that one has accumulators of f16.
+  caps = good;
+  for (MatrixShape& m : caps.matrices) m.f16_accumulators = m.n != 16;
+  CHECK(plan_of("fwd f16 sq100 d64", caps).launches[0].of<MatrixLaunch>().matrix.name() ==
+        "16x8x8");
+  has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"),
+      "the device has 16x16x16; the device has no accumulators of f16 of 16x16 beside 16x16x16");
   has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
   caps = good;
   caps.max_subgroups = 2;

@@ -400,6 +400,30 @@ TEST_CASE("a refusal names what is missing") {
     INFO(status.message());
     CHECK(status.message().find(row.word) != std::string::npos);
   }
+  // A device that lacks what no path of Vulkan does without.
+  const struct {
+    void (*change)(Caps*);
+    const char* word;
+  } changes[] = {{[](Caps* c) { c->push_bytes = 124; }, "124 bytes of push constants"},
+                 {[](Caps* c) { c->inline_uniform_bytes = kMostUniformBytes - 16; },
+                  "the device has 416 bytes of inline uniform blocks a pipeline, 432 are needed"},
+                 {[](Caps* c) { c->no_device_scope = true; }, "vulkanMemoryModelDeviceScope"}};
+  for (const auto& row : changes) {
+    Caps caps = caps_of("h100_vulkan");
+    row.change(&caps);
+    for (const char* line :
+         {"fwd f32 sq100 d64", "bwd bf16 sq100 d64", "merge f32 hq2 sq9 dv8 parts=2"}) {
+      CAPTURE(line);
+      Plan plan;
+      const Status status = make_plan(problem_of(line), caps, &plan);
+      CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+      INFO(status.message());
+      CHECK(status.message().find(row.word) != std::string::npos);
+    }
+  }
+  Caps caps = caps_of("h100_vulkan");
+  caps.inline_uniform_bytes = kMostUniformBytes;
+  CHECK(std::string(plan_of("bwd bf16 sq100 d64", caps).path) == "coopmat2");
 }
 
 TEST_CASE("every plan of a grid of problems keeps the rules on every device") {

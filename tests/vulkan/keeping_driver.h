@@ -20,7 +20,8 @@ using Words = std::vector<uint32_t>;
 // Of all devices; one thread at a time.
 struct Kept {
   std::vector<Words> modules;
-  uint32_t push_bytes = 0;  // of the largest pipeline layout
+  uint32_t push_bytes = 0;     // of the largest pipeline layout
+  uint32_t uniform_bytes = 0;  // likewise, of its inline uniform blocks
 };
 inline Kept& kept() {
   static Kept k;
@@ -54,6 +55,17 @@ inline VkResult VKAPI_CALL keep_module(VkDevice, const VkShaderModuleCreateInfo*
   return VK_SUCCESS;
 }
 
+// Each pipeline layout has one set, and each set layout is for one pipeline layout.
+inline VkResult VKAPI_CALL keep_set_layout(VkDevice, const VkDescriptorSetLayoutCreateInfo* info,
+                                           const VkAllocationCallbacks*,
+                                           VkDescriptorSetLayout* layout) {
+  uint32_t bytes = 0;
+  for (uint32_t n = 0; n < info->bindingCount; ++n) bytes += info->pBindings[n].descriptorCount;
+  kept().uniform_bytes = std::max(kept().uniform_bytes, bytes);
+  make(layout);
+  return VK_SUCCESS;
+}
+
 inline VkResult VKAPI_CALL keep_layout(VkDevice, const VkPipelineLayoutCreateInfo* info,
                                        const VkAllocationCallbacks*, VkPipelineLayout* layout) {
   for (uint32_t n = 0; n < info->pushConstantRangeCount; ++n) {
@@ -66,6 +78,7 @@ inline VkResult VKAPI_CALL keep_layout(VkDevice, const VkPipelineLayoutCreateInf
 
 inline void VKAPI_CALL get_properties(VkPhysicalDevice, VkPhysicalDeviceProperties2* properties) {
   properties->properties.apiVersion = VK_API_VERSION_1_3;
+  properties->properties.limits.maxPushConstantsSize = 128;
 }
 
 template <typename Function>
@@ -76,6 +89,7 @@ PFN_vkVoidFunction as_void(Function function) {
 inline PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice, const char* name) {
   if (std::strcmp(name, "vkCreateShaderModule") == 0) return as_void(keep_module);
   if (std::strcmp(name, "vkCreatePipelineLayout") == 0) return as_void(keep_layout);
+  if (std::strcmp(name, "vkCreateDescriptorSetLayout") == 0) return as_void(keep_set_layout);
 #define TANDEM_STUB(used) \
   if (std::strcmp(name, "vk" #used) == 0) return as_void(Stub<PFN_vk##used>::call);
   TANDEM_VK_USED(TANDEM_STUB)

@@ -261,6 +261,114 @@ TEST_CASE("Vulkan faults: matrices that are enabled, but whose shapes the driver
   CHECK(std::string(plan.info.path) == "scalar");
 }
 
+namespace {
+
+// What a device of less says, in place of the one behind it.
+struct Less {
+  bool votes = true, compute_votes = true, compute_matrices = true, f16_sums = true;
+  uint32_t uniform_bytes = 0;  // 0: as it is
+} less;
+
+template <typename Function>
+Function behind(const char* name, VkInstance instance) {
+  return reinterpret_cast<Function>(fake_driver::state().real(instance, name));
+}
+VkInstance less_instance = VK_NULL_HANDLE;
+
+void VKAPI_CALL less_properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2* properties) {
+  behind<PFN_vkGetPhysicalDeviceProperties2>("vkGetPhysicalDeviceProperties2", less_instance)(
+      gpu, properties);
+  for (auto* s = static_cast<VkBaseOutStructure*>(properties->pNext); s; s = s->pNext) {
+    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES) {
+      auto* own = reinterpret_cast<VkPhysicalDeviceSubgroupProperties*>(s);
+      if (!less.votes) own->supportedOperations &= ~uint32_t(VK_SUBGROUP_FEATURE_VOTE_BIT);
+      if (!less.compute_votes) own->supportedStages &= ~uint32_t(VK_SHADER_STAGE_COMPUTE_BIT);
+    }
+    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR &&
+        !less.compute_matrices)
+      reinterpret_cast<VkPhysicalDeviceCooperativeMatrixPropertiesKHR*>(s)
+          ->cooperativeMatrixSupportedStages &= ~uint32_t(VK_SHADER_STAGE_COMPUTE_BIT);
+    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES && less.uniform_bytes)
+      reinterpret_cast<VkPhysicalDeviceVulkan13Properties*>(s)->maxInlineUniformTotalSize =
+          less.uniform_bytes;
+  }
+}
+
+VkResult VKAPI_CALL less_matrices(VkPhysicalDevice gpu, uint32_t* count,
+                                  VkCooperativeMatrixPropertiesKHR* list) {
+  const char* const name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
+  const VkResult result = behind<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+      name, less_instance)(gpu, count, list);
+  for (uint32_t n = 0; list && n < *count && !less.f16_sums; ++n)
+    for (VkComponentTypeKHR* type : {&list[n].CType, &list[n].ResultType})
+      if (*type == VK_COMPONENT_TYPE_FLOAT16_KHR) *type = VK_COMPONENT_TYPE_SINT32_KHR;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("Vulkan faults: what a device says that it lacks is not used; a sentence names it") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  less_instance = app.instance;
+  auto& replace = fake_driver::state().replace;
+  replace["vkGetPhysicalDeviceProperties2"] = reinterpret_cast<PFN_vkVoidFunction>(less_properties);
+  replace["vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"] =
+      reinterpret_cast<PFN_vkVoidFunction>(less_matrices);
+  const char* const line = "fwd f16 b1 hq1 hk1 sq20 sk30 d16 dv16";
+  const auto path = [&] {
+    const Device device(desc);
+    return std::string(Plan(device, line).info.path);
+  };
+  less = Less();
+  const bool matrices = path() != "scalar";
+
+  const struct {
+    bool Less::*member;
+    const char* words;
+  } rows[] = {{&Less::votes, "subgroups do not vote"},
+              {&Less::compute_votes, "subgroups do not vote"},
+              {&Less::compute_matrices, "no cooperative matrices in compute shaders"},
+              {&Less::f16_sums, "no accumulators of f16"}};
+  for (const auto& row : rows) {
+    less = Less();
+    less.*row.member = false;
+    CAPTURE(row.words);
+    CHECK(path() == "scalar");
+    if (!matrices) continue;
+    const Device device(desc);
+    const tandem_problem problem = problem_of(line);
+    std::string words(tandem_explain(device, &problem, nullptr, 0) + 1, ' ');
+    tandem_explain(device, &problem, words.data(), words.size());
+    INFO(words);
+    CHECK(words.find(row.words) != std::string::npos);
+  }
+
+  less = Less();
+  less.uniform_bytes = 256;  // the least that the specification allows
+  tandem_device* none = untouched<tandem_device>();
+  CHECK(tandem_vk_device_create(&desc, nullptr, &none) == TANDEM_ERROR_MISSING_FEATURE);
+  CHECK(says("the device has 256 bytes of inline uniform blocks a pipeline, 432 are needed"));
+  less.uniform_bytes = 432;
+  CHECK((path() == "scalar") == !matrices);
+
+  // Without the memory model atomics may have device scope; with it alone they may not.
+  less = Less();
+  using Model = VkPhysicalDeviceVulkanMemoryModelFeatures;
+  auto* model = const_cast<Model*>(tandem::find_struct<Model>(
+      app.features.pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES));
+  if (model) {
+    model->vulkanMemoryModelDeviceScope = VK_FALSE;
+    CHECK(tandem_vk_device_create(&desc, nullptr, &none) == TANDEM_ERROR_MISSING_FEATURE);
+    CHECK(says("vulkanMemoryModelDeviceScope"));
+    model->vulkanMemoryModel = VK_FALSE;
+    CHECK(path() == "scalar");
+  }
+  CHECK(none == untouched<tandem_device>());
+  CHECK(fake_driver::state().live == 0);
+}
+
 TEST_CASE(
     "Vulkan faults: a device that is destroyed before its plans leaves nothing on the VkDevice") {
   auto app = std::make_unique<App>();

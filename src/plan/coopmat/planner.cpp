@@ -146,6 +146,8 @@ String MatrixPlanner::missing_feature() const {
                {caps.full_subgroups, "computeFullSubgroups"}};
   for (const auto& need : needs)
     if (!need.has) return text("the device did not enable %s", need.feature);
+  if (!caps.coopmat_compute) return "the device has no cooperative matrices in compute shaders";
+  if (!caps.subgroup_votes) return "the device's subgroups do not vote in compute shaders";
   if (coopmat2_ && caps.api_version < (1u << 22 | 3u << 12))
     return "it needs Vulkan 1.3, of the GPU and in tandem_vk_device_desc.api_version";
   // Where there is but one size, it need not be stated (NVK).
@@ -157,7 +159,7 @@ String MatrixPlanner::missing_feature() const {
 }
 
 String MatrixPlanner::refuse() const {
-  for (const String& why : {missing_capability(), missing_feature(), splits_refusal(),
+  for (const String& why : {missing_capability(caps), missing_feature(), splits_refusal(),
                             type_refusal(), addresses_refusal(), width_refusal()})
     if (!why.empty()) return why;
   return "";

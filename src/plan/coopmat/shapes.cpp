@@ -40,6 +40,10 @@ String shape_refusal(const Problem& p, const Caps& caps, bool coopmat2, const Ma
   if (coopmat2 && shape.k != shape.n)
     return name + " would change its edges where an accumulator becomes an operand";
   if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " serves f16 alone";
+  const MatrixShape* found = find_shape(caps, dtype_name(p.dtype), shape);
+  if (found && !found->f16_accumulators)
+    return text("the device has no accumulators of f16 of %dx%d beside %s", shape.m, shape.n,
+                name.c_str());
   return "";
 }
 
@@ -65,8 +69,9 @@ MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2) {
 bool may_copy(const Caps& caps, const MatrixShape& shape) {
   const bool coopmat2 = caps.coopmat_reductions && caps.coopmat_conversions &&
                         caps.coopmat_per_element && !is_disabled(caps, "vulkan.coopmat2");
-  if (coopmat2 || !caps.coopmat || !caps.float16 || !caps.memory_model || !caps.full_subgroups ||
-      is_disabled(caps, "vulkan.coopmat") || is_disabled(caps, kCopiesWord) || shape.k != shape.n ||
+  if (coopmat2 || !caps.coopmat || !caps.coopmat_compute || !caps.float16 || !caps.memory_model ||
+      !caps.full_subgroups || is_disabled(caps, "vulkan.coopmat") ||
+      is_disabled(caps, kCopiesWord) || shape.k != shape.n ||
       find_quirk(caps, QuirkAction::no_matrices))
     return false;
   if (!caps.subgroup_pin && caps.subgroup_min != caps.subgroup_max) return false;

@@ -4,16 +4,23 @@
 
 #include <algorithm>
 
+#include "kernels/params.h"
 #include "plan/heuristics.h"
 #include "plan/quirks.h"
 
 namespace tandem {
 
-String VulkanPlanner::missing_capability() const {
+String missing_capability(const Caps& caps) {
   if (!caps.buffer_address) return "the device lacks bufferDeviceAddress";
   if (!caps.inline_uniform) return "the device lacks inline uniform blocks";
   if (caps.push_bytes < 128)
     return text("the device has %u bytes of push constants, 128 are needed", caps.push_bytes);
+  if (caps.inline_uniform_bytes != 0 && caps.inline_uniform_bytes < kMostUniformBytes)
+    return text("the device has %u bytes of inline uniform blocks a pipeline, %u are needed",
+                caps.inline_uniform_bytes, kMostUniformBytes);
+  if (caps.no_device_scope)
+    return "the kernels' atomics have device scope, and vulkanMemoryModel is enabled without "
+           "vulkanMemoryModelDeviceScope";
   return "";
 }
 
@@ -82,7 +89,7 @@ class ScalarPlanner final : public VulkanPlanner {
  public:
   using VulkanPlanner::VulkanPlanner;
   String refuse() const override {
-    for (const String& why : {missing_capability(), splits_refusal(), addresses_refusal()})
+    for (const String& why : {missing_capability(caps), splits_refusal(), addresses_refusal()})
       if (!why.empty()) return why;
     return "";
   }

@@ -32,7 +32,8 @@ Caps caps_for(const char* device, const std::string& path) {
     Caps caps = profile.caps;
     if (path == "scalar") return caps;
     caps.driver_id = kAnyDriver;  // every quirk is one driver's
-    caps.coopmat = caps.memory_model = caps.subgroup_control = caps.full_subgroups = true;
+    caps.coopmat = caps.coopmat_compute = caps.memory_model = caps.subgroup_control =
+        caps.full_subgroups = true;
     caps.subgroup_pin = true;
     caps.max_subgroups = caps.max_invocations / caps.subgroup_size;
     caps.matrices = {{8, 8, 8, "f16"}};
