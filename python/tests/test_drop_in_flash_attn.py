@@ -246,6 +246,34 @@ def test_batches_without_rows(batch, rows):
                 assert (d == 0).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_longer_sequences_are_cut(causal):
+    """At max_seqlen, whether batch entries have slopes of their own or not. Keys are, too."""
+    q, k, v = (rand(t, h, 8, seed=t).requires_grad_() for t, h in ((12, 4), (16, 2), (16, 2)))
+    cu_q, cu_k = torch.tensor([0, 7, 10]), torch.tensor([0, 9, 15])  # and rows of none
+    slopes = rand(2, 4).abs()
+    got, lse, _ = flash_attn_varlen_func(
+        q, k, v, cu_q, cu_k, 4, 6, causal=causal, alibi_slopes=slopes, return_attn_probs=True
+    )
+    d_o = rand(12, 4, 8, seed=9)
+    got_d = torch.autograd.grad(got, (q, k, v), d_o)
+    for b, (q0, q1, k0, k1) in enumerate(((0, 4, 0, 6), (7, 10, 9, 15))):
+        exact = [t.detach()[None, m:n].double().requires_grad_()
+                 for t, m, n in ((q, q0, q1), (k, k0, k1), (v, k0, k1))]  # fmt: skip
+        want, want_lse, _ = reference(*exact, causal=causal, slopes=slopes[b])
+        torch.testing.assert_close(got[None, q0:q1].double(), want, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(lse[:, q0:q1].double(), want_lse[0], atol=2e-5, rtol=2e-5)
+        want_d = torch.autograd.grad(want, exact, d_o[None, q0:q1].double())
+        for g, w, m, n in zip(got_d, want_d, (q0, k0, k0), (q1, k1, k1), strict=True):
+            torch.testing.assert_close(g[m:n].double(), w[0], atol=3e-5, rtol=3e-5)
+    assert (lse[:, 4:7] == INF).all()
+    assert (lse[:, 10:] == INF).all()
+    _, _, dmask = flash_attn_varlen_func(
+        q, k, v, cu_q, cu_k, 4, 6, 0.5, causal=causal, alibi_slopes=slopes, return_attn_probs=True
+    )
+    assert dmask.shape == (2, 4, 4, 6)
+
+
 def paged(t, page, seed=0):
     """[B, S, H, D] as (pages in a random order, table), with unused entries out of range."""
     batch, keys = t.shape[:2]

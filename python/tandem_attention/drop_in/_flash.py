@@ -15,6 +15,7 @@ from torch import Tensor
 from .._errors import InvalidArgumentError
 from .._options import number, whole_number
 from ..torch import attention
+from ..torch._kernels import side_type
 from ..torch._ops import refuse_tangents
 
 _INF = float("inf")
@@ -145,7 +146,7 @@ class Packed(NamedTuple):
 
     cu_q: Tensor  # [B + 1]
     cu_k: Tensor | None  # [B + 1]; None: k and v are [B, S, H, D] with lengths
-    max_q: int
+    max_q: int  # a longer sequence is cut; 0: none is
     max_k: int
     lengths_k: Tensor | None = None  # [B]
 
@@ -164,6 +165,8 @@ def packed(
     slopes = slopes_of(alibi, batch, heads)
     keywords = settings.keywords(where.max_k)
     max_q = min(where.max_q, q.shape[0])
+    if where.lengths_k is not None and where.max_k:
+        where = where._replace(lengths_k=where.lengths_k.clamp(max=where.max_k))
     sides: dict[str, Any] = {"max_seq_q": max_q}
     if where.cu_k is not None:
         sides |= {"offsets_kv": where.cu_k, "max_seq_kv": min(where.max_k, k.shape[0])}
@@ -208,29 +211,37 @@ def _one_by_one(
     starts = where.cu_q.tolist()
     starts_k = None if where.cu_k is None else where.cu_k.tolist()
     lengths = None if where.lengths_k is None else where.lengths_k.tolist()
+    longest_q, longest_k = where.max_q or q.shape[0], where.max_k or k.shape[0]
     outs: list[Tensor] = []
     lses: list[Tensor] = []
+
+    def fill(rows: int) -> None:
+        """Rows that nothing is computed for."""
+        outs.append(q.new_zeros((rows, q.shape[1], v.shape[-1])))
+        lses.append(q.new_full((q.shape[1], rows), -_INF, dtype=side_type(q)))
+
     for b, (first, last) in enumerate(itertools.pairwise(starts)):
         if first >= last:
             continue
         if starts_k is not None:
-            rows = slice(starts_k[b], starts_k[b + 1])
+            rows = slice(starts_k[b], min(starts_k[b + 1], starts_k[b] + longest_k))
             key, value = k[rows], v[rows]
         else:
             assert lengths is not None
             key, value = k[b, : lengths[b]], v[b, : lengths[b]]
+        end = min(last, first + longest_q)
         o, lse = attention(
-            q[None, first:last], key[None], value[None], **keywords, slope=slopes[b], seed=seed,
+            q[None, first:end], key[None], value[None], **keywords, slope=slopes[b], seed=seed,
             offset=b, return_lse=True,
         )  # fmt: skip
         outs.append(o[0])
         lses.append(lse[0])
+        if end < last:
+            fill(last - end)
     if not outs:
         return None
-    rest = q.shape[0] - starts[-1]
-    if rest:
-        outs.append(q.new_zeros((rest, q.shape[1], v.shape[-1])))
-        lses.append(lses[0].new_full((q.shape[1], rest), -_INF))
+    if q.shape[0] > starts[-1]:
+        fill(q.shape[0] - starts[-1])
     return torch.cat(outs), torch.cat(lses, 1)
 
 
@@ -281,15 +292,16 @@ def _packed_dmask(
     q: Tensor, k: Tensor, where: Packed, keywords: dict[str, Any], slopes: Tensor | None,
     seed: int | None, max_q: int,
 ) -> Tensor:  # fmt: skip
+    max_q, max_k = max_q or q.shape[0], where.max_k or k.shape[int(where.cu_k is None)]
     q = _unpack(q.detach(), where.cu_q, max_q)
     lengths_k = where.lengths_k
     if where.cu_k is not None:
-        lengths_k = where.cu_k.diff()
-        k = _unpack(k.detach(), where.cu_k, where.max_k)
+        lengths_k = where.cu_k.diff().clamp(max=max_k)
+        k = _unpack(k.detach(), where.cu_k, max_k)
     else:
-        k = k.detach()[:, : where.max_k]
+        k = k.detach()[:, :max_k]
     assert lengths_k is not None
-    lengths = {"lengths_q": where.cu_q.diff(), "lengths_kv": lengths_k}
+    lengths = {"lengths_q": where.cu_q.diff().clamp(max=max_q), "lengths_kv": lengths_k}
     if not _each(slopes):
         return _dmask(q, k, keywords, {"slope": slopes, "offset": 0, **lengths}, seed)
     assert slopes is not None

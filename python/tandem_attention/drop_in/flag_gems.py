@@ -320,7 +320,7 @@ def flash_attn_varlen_func(
     Args:
         q: [total_q, Hq, D]; f32, f16 or bf16.
         k, v: [total_k, Hk, D]; with block_table [blocks, page size, Hk, D].
-        max_seqlen_q, max_seqlen_k: the longest sequence. A longer one is cut.
+        max_seqlen_q, max_seqlen_k: the longest sequence. A longer one is cut; 0 cuts none.
         cu_seqlens_q, cu_seqlens_k: int32 [B + 1], cumulative from 0.
         seqused_k: int32 [B], the keys of each sequence, in place of cu_seqlens_k with block_table.
         block_table: int32 [B, pages of a sequence]; the pages are copied side by side first.

@@ -149,7 +149,7 @@ def flash_attn_varlen_func(
         q: [total_q, Hq, D]. Rows that belong to no sequence hold arbitrary numbers in out.
         k, v: [total_k, Hk, D]; with block_table [blocks, page size, Hk, D].
         cu_seqlens_q, cu_seqlens_k: int32 [B + 1], cumulative from 0.
-        max_seqlen_q, max_seqlen_k: the longest sequence. A longer one is cut.
+        max_seqlen_q, max_seqlen_k: the longest sequence. A longer one is cut; 0 cuts none.
         block_table: int32 [B, pages of a sequence]; the pages are copied side by side first.
         alibi_slopes: f32 [Hq] or [B, Hq]; with [B, Hq] the offsets are read on the host, and
             sequences run one call each.
