@@ -222,20 +222,23 @@ def _split_arrays(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, 
 
 
 def _is_foreign_jax(framework: Framework, array: Any) -> bool:
-    """Whether it is a JAX array on a GPU, whose results XLA alone can allocate, or traced."""
+    """Whether it is a JAX array on a GPU, whose results XLA alone can allocate, or on several
+    devices, or traced."""
     if framework.name != "jax":
         return False
     jax = importlib.import_module("jax")
     if isinstance(array, jax.core.Tracer):
         return True
-    return any(device.platform != "cpu" for device in array.devices())
+    devices = array.devices()  # more than one: no memory has all of it
+    return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 
 
 def _refuse_for_jax(**given: Any) -> None:
     for name, value in given.items():
         if value:
             raise UnsupportedError(
-                f"{name} is not there for JAX arrays that are traced or on a GPU"
+                f"{name} is not there for JAX arrays that are traced, on a GPU or on several"
+                " devices"
             )
 
 
@@ -344,7 +347,7 @@ def attention(
         return_lse: also return lse, f32 [B, Hq, Sq].
         return_max_logit: also return the largest score of a visible key of each head, before any
             sink, f32 [B, Hq]; minus infinity where no row sees a key. With softmax alone. Not on
-            JAX arrays that are traced or on a GPU.
+            JAX arrays that are traced, on a GPU or on several devices.
         device: "cpu", "vulkan:0", "cuda:0", ...; by default the one on which q lies. Arrays on the
             CPU may go to any device: they are copied there and back.
         stream: a CUDA stream as a number; by default the framework's current one, which is the only

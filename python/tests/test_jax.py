@@ -250,6 +250,15 @@ def test_refusals() -> None:
         attention(q, k.astype(jnp.float16), v)
     with pytest.raises(ta.UnsupportedError, match="head_dim"):
         attention(normal(1, 1, 2, 600), normal(1, 1, 2, 600), normal(1, 1, 2, 8))
+    with pytest.raises(ta.InvalidArgumentError, match="q is a NoneType, not an array"):
+        attention(None, k, v)
+    with pytest.raises(ta.InvalidArgumentError, match="k has 1 dimensions, not 4"):
+        attention(q, k[0, 0, 0], v)
+    with pytest.raises(ta.InvalidArgumentError, match="return_lse is a"):
+        attention(q, k, v, return_lse=jnp.ones(2))
+    for name, shape in (("slope", (2,)), ("sink", (2,)), ("dist_bias", (2, 3))):
+        with pytest.raises(ta.InvalidArgumentError, match=f"{name} is complex64, must be real"):
+            attention(q, k, v, **{name: jnp.ones(shape, jnp.complex64)})
 
 
 @pytest.mark.parametrize(
@@ -290,3 +299,11 @@ def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
         attention(packed, packed, packed, offsets_q=jnp.array([0, 4, 8]), offsets_kv=offsets)
     o = attention(q, q, q, lengths_kv=jnp.array([2, 3], jnp.int16))
     assert jnp.array_equal(o, attention(q, q, q, lengths_kv=[2, 3]))
+
+
+def test_lengths_beyond_int32_are_beyond_every_sequence() -> None:
+    """Their low bits would be other lengths."""
+    q = normal(2, 1, 4, 8)
+    want = attention(q, q, q, lengths_kv=[2, 4])
+    for far in (np.uint32([2, 2**32 - 1]), np.int64([2, 2**32 + 1]), np.uint64([2, 2**63])):
+        assert jnp.array_equal(attention(q, q, q, lengths_kv=far), want)

@@ -17,7 +17,15 @@ from .. import _core
 from .._blocks import Blocks, parts_of
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._options import Options, StaticOptions, Unpack, in_parts, make_options, refuse_unknown
+from .._options import (
+    Options,
+    StaticOptions,
+    Unpack,
+    in_parts,
+    make_options,
+    refuse_unknown,
+    truth,
+)
 from .._problem import (
     BACKWARD,
     FORWARD,
@@ -61,6 +69,33 @@ def _layout(x: Any) -> Layout:
     return Layout(tuple(x.shape), tuple(reversed(strides)), jnp.dtype(x.dtype).name)
 
 
+def _varying(x: Any) -> frozenset[Any]:
+    """The axes of a shard_map() along which x differs between devices. Empty where JAX does not
+    look: outside, with check_vma=False, and before its version 0.7."""
+    typeof = getattr(jax, "typeof", None)
+    kind = None if typeof is None else typeof(x)
+    found = getattr(kind, "vma", None)
+    if found is None:  # by its new name
+        found = getattr(getattr(kind, "mat", None), "varying", None)
+    return frozenset(found or ())
+
+
+def _vary(x: Any, axes: frozenset[Any]) -> Any:
+    """x as one that differs along axes, too. Its cotangent is then summed over these."""
+    more = tuple(sorted(axes - _varying(x), key=str))
+    if not more:
+        return x
+    lax: Any = jax.lax
+    return lax.pcast(x, more, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, more)
+
+
+def _vary_together(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs that differ along the same axes, as a call's inputs and the rule of its gradients have
+    to."""
+    axes = frozenset().union(*map(_varying, inputs.values()))
+    return {n: _vary(x, axes) for n, x in inputs.items()} if axes else inputs
+
+
 def _call(
     inputs: dict[str, Any], outputs: dict[str, Any], options: Options, direction: int, bits: int
 ) -> tuple[Any, ...]:
@@ -71,10 +106,10 @@ def _call(
     # The CPU plans every legal problem: what is illegal is said here, in Python's words.
     _core.Plan(get_device("cpu"), problem)
     call = jax.ffi.ffi_call(_TARGET, tuple(outputs.values()), vmap_method="sequential")
-    made: tuple[Any, ...] = tuple(
-        call(*inputs.values(), problem=str(problem), buffers=" ".join((*inputs, *outputs)))
-    )
-    return made
+    inputs = _vary_together(inputs)
+    made = call(*inputs.values(), problem=str(problem), buffers=" ".join((*inputs, *outputs)))
+    axes = _varying(inputs["q"])  # which XLA's call does not say of its results
+    return tuple(_vary(x, axes) for x in made)
 
 
 def _forward(options: Options, inputs: dict[str, Any]) -> tuple[Any, Any]:
@@ -188,8 +223,9 @@ def attention(
          "offsets_q": offsets_q, "offsets_kv": offsets_kv},
         {**options},
     )  # fmt: skip
-    o, lse = _attention(opts, inputs)
-    return (o, lse) if return_lse else o
+    wants_lse = truth("return_lse", return_lse)
+    o, lse = _attention(opts, _vary_together(inputs))
+    return (o, lse) if wants_lse else o
 
 
 def attention_backward(
@@ -224,6 +260,21 @@ def attention_backward(
     return made
 
 
+def _array(name: str, x: Any) -> Any:
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} is a {type(x).__name__}, not an array") from None
+
+
+def _as_int32(x: Any) -> Any:
+    """Whole numbers. Those beyond int32 are beyond every sequence, as its largest ones are."""
+    if x.dtype.itemsize >= 4 and x.dtype != jnp.int32:
+        unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+        x = x.clip(None if unsigned else -(2**31), 2**31 - 1)
+    return jnp.asarray(x, jnp.int32)
+
+
 def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
     """Options, and the inputs by the C API's names, of its types and numbers of dimensions."""
     if options.get("dropout"):
@@ -231,7 +282,10 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
     offsets_q, offsets_kv = given.get("offsets_q"), given.get("offsets_kv")
     refuse_unknown(options)
     opts = make_options(packed_q=offsets_q is not None, packed_kv=offsets_kv is not None, **options)
+    given = {**given, **{n: _array(n, given[n]) for n in ("q", "k", "v")}}
     k = given["k"]
+    if k.ndim < 3:
+        raise InvalidArgumentError(f"k has {k.ndim} dimensions, not 4")
     keys = opts.seq_kv if opts.packed_kv and opts.seq_kv else k.shape[-3 if opts.bshd else -2]
 
     def four(name: str) -> Any:
@@ -245,19 +299,15 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         return jnp.broadcast_to(x, (*x.shape[:3], keys)) if x.shape[3] == 1 else x
 
     def spans() -> Any:
-        """As int32. Numbers beyond that are beyond every sequence, as its largest ones are."""
         x = given.get("spans")
         if x is None:
             return None
         x = x if hasattr(x, "dtype") else np.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.integer):
             refuse_no_whole_numbers("spans", jnp.dtype(x.dtype).name)
-        if x.dtype.itemsize >= 4 and x.dtype != jnp.int32:
-            unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
-            x = x.clip(None if unsigned else -(2**31), 2**31 - 1)
         if x.ndim > 4:
             raise InvalidArgumentError(f"spans has {x.ndim} dimensions; at most 4 are possible")
-        return jnp.asarray(x, jnp.int32).reshape((1,) * (4 - x.ndim) + x.shape)
+        return _as_int32(x).reshape((1,) * (4 - x.ndim) + x.shape)
 
     def blocks() -> list[Any]:
         made = []
@@ -284,16 +334,23 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         x = jnp.asarray(x)
         return x[None] if x.ndim == 2 else x
 
-    def cast(x: Any, dtype: Any) -> Any:
-        return None if x is None else jnp.asarray(x, dtype)
+    def cast(name: str, dtype: Any) -> Any:
+        x = given.get(name)
+        if x is None:
+            return None
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):  # JAX would leave its imaginary part out
+            raise InvalidArgumentError(f"{name} is {x.dtype}, must be real")
+        return jnp.asarray(x, dtype)
 
     def whole(name: str) -> Any:
         if given.get(name) is None:
             return None
-        x = jnp.asarray(given[name])
+        x = given[name]
+        x = x if hasattr(x, "dtype") else np.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.integer):
-            refuse_no_whole_numbers(name, x.dtype.name)
-        return x.astype(jnp.int32)
+            refuse_no_whole_numbers(name, jnp.dtype(x.dtype).name)
+        return _as_int32(x)
 
     every = {
         **{n: given[n] for n in ("q", "k", "v")},
@@ -302,7 +359,7 @@ def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, d
         **dict(zip(("blocks", "block_bits"), blocks(), strict=True)),
         "bias_index": index(),
         **{
-            n: cast(given.get(n), _side(jnp.asarray(given["q"])))
+            n: cast(n, _side(given["q"]))
             for n in ("bias_table", "dist_bias", "slope", "tau", "sink")
         },
     }
