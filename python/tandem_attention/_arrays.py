@@ -138,6 +138,8 @@ class _Torch(Framework):
             raise UnsupportedError(f"{name} is a tensor of layout {array.layout}, not strided")
         if array.is_neg():
             raise UnsupportedError(f"{name} is a negative view; {name}.resolve_neg() is none")
+        if array._is_zerotensor():
+            raise UnsupportedError(f"{name} is zeros without memory; {name}.clone() has some")
         torch_ops = importlib.import_module(".torch._ops", __package__)
         torch_ops.refuse_tangents(((name, array),))
         device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"

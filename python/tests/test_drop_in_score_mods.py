@@ -334,3 +334,14 @@ def test_refusals() -> None:
             drop_in.flex_attention(q, q, q, mod)
     with pytest.raises(InvalidArgumentError, match="scale is nan"):
         drop_in.flex_attention(q, q, q, alibi(c), scale=float("nan"))
+
+
+def test_the_score_is_float32_whatever_the_default_is() -> None:
+    q = torch.randn(1, 1, 8, 8, dtype=torch.float32)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with pytest.raises(UnsupportedError, match=r"hands the score to aten\._to_copy"):
+            drop_in.flex_attention(q, q, q, lambda s, b, h, i, j: s.bfloat16())
+    finally:
+        torch.set_default_dtype(default)

@@ -345,6 +345,81 @@ def test_gradients_of_negative_views(dense: bool, which: int) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("more", ["slope", "bias", "keep", "none"])
+def test_zeros_without_memory(more: str) -> None:
+    """As torch's derivatives make them: operators get them resolved, and no plan may differ."""
+    _plans.clear()
+    zeros: Any = torch._efficientzerotensor
+    plain = qkv(1, 2, 3, 8)
+    kept = {"keep": torch.ones(3, 3, dtype=torch.bool)} if more == "keep" else {}
+    shape = {"slope": (2,), "bias": (2, 3, 3)}.get(more)
+
+    def call(given: list[Tensor], make: Any) -> Tensor:
+        added = {more: make(*shape)} if shape else {}
+        o: Tensor = attention(*given, **kept, **added)
+        return o
+
+    for place in (0, 1, 2, 0):  # the first call plans
+        of_zeros, with_memory = list(plain), list(plain)
+        of_zeros[place] = zeros(1, 2, 3, 8)
+        with_memory[place] = torch.zeros(1, 2, 3, 8)
+        want = call(with_memory, torch.zeros)
+        for _ in range(2):
+            torch.testing.assert_close(call(of_zeros, zeros), want)
+    q = plain[0].clone().requires_grad_()
+    for _ in range(2):
+        o = call([q, *plain[1:]], torch.zeros)
+        assert (torch.autograd.grad(o, q, zeros(1, 2, 3, 8))[0] == 0).all()
+    with pytest.raises(UnsupportedError, match="k is zeros without memory"):
+        ta.attention(plain[0], zeros(1, 2, 3, 8), plain[2], out=torch.empty(1, 2, 3, 8))
+
+
+def test_lengths_beyond_int32_are_beyond_every_sequence() -> None:
+    """Their low bits would be other lengths."""
+    q, k, v = qkv(2, 2, 4, 8)
+    want = attention(q, k, v, lengths_kv=torch.tensor([1, 4]))
+    for far in (2**32 + 1, 2**31 + 2):
+        assert torch.equal(attention(q, k, v, lengths_kv=torch.tensor([1, far])), want)
+
+
+def test_a_seed_that_changes_is_a_number_of_the_graph() -> None:
+    """Without a remainder of 2^64, which inductor has no type for."""
+    operations: list[str] = []
+
+    def record(graph: Any, _: Any) -> Any:
+        operations.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    q, k, v = qkv(1, 2, 8, 8)
+    f = torch.compile(
+        lambda seed: attention(q, k, v, dropout=0.5, seed=seed), backend=record, fullgraph=True
+    )
+    for seed in (2**64 - 1, 3, 4, -5):
+        assert torch.equal(f(seed), attention(q, k, v, dropout=0.5, seed=seed))
+        assert not any("mod" in name for name in operations if "module" not in name)
+
+
+def test_a_ring_sums_in_float32_whatever_the_default_is() -> None:
+    from tandem_attention._options import make_options
+    from tandem_attention.torch import _ring
+
+    q, k, v = qkv(2, 2, 4, 8, grad=True)
+    bias = torch.randn(1, 2, 1, 4, requires_grad=True)
+    rest = [None] * (len(_ring.Tensors._fields) - 4)
+    want = torch.autograd.grad(attention(q, k, v, bias=bias).sin().sum(), (q, k, v, bias))
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        o, _ = _ring.RingAttention.apply(
+            make_options(), _ring.Ring(None, 0, 1, 2), q, k, v, bias, *rest
+        )
+        got = torch.autograd.grad(o.sin().sum(), (q, k, v, bias))
+    finally:
+        torch.set_default_dtype(default)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
 def test_a_bias_of_no_keys_has_a_gradient() -> None:
     q = torch.randn(2, 2, 5, 8, requires_grad=True)
     k = torch.randn(2, 2, 0, 8)

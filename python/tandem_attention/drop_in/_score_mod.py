@@ -292,7 +292,7 @@ def form_of(score_mod: Callable[..., Any], device: torch.device) -> Form:
         UnsupportedError: it is no sum, with what it does instead.
     """
     name = getattr(score_mod, "__name__", type(score_mod).__name__)
-    score = torch.zeros((), device=device)
+    score = torch.zeros((), dtype=torch.float32, device=device)
     index = [torch.zeros((), dtype=torch.int64, device=device) for _ in _INDICES]
     try:
         with torch.no_grad(), _ReadByIndex():
@@ -319,7 +319,7 @@ def values(score_mod: Callable[..., Any], at: Mapping[str, Tensor], device: torc
     """
 
     def of_zero(*index: Tensor) -> Any:
-        return score_mod(torch.zeros((), device=device), *index)
+        return score_mod(torch.zeros((), dtype=torch.float32, device=device), *index)
 
     function: Any = of_zero
     for n in reversed(range(len(_INDICES))):

@@ -139,6 +139,8 @@ def _integers(name: str, t: Tensor | None) -> Tensor | None:
     if t is None or not isinstance(t, Tensor):
         return t
     _kernels.check_whole_numbers(name, t)
+    if t.dtype in (torch.int64, torch.uint32, torch.uint64):  # their low bits are other lengths
+        t = t.to(torch.int64).clamp(-(2**31), 2**31 - 1)
     return t.to(torch.int32).contiguous()
 
 

@@ -73,7 +73,9 @@ def rng(options: Options, seed: int | None, offset: int) -> Tensor | None:
     if seed is None:
         start = torch.full((), offset % 2**32, dtype=torch.int64, device="cpu")
         return torch.stack([random_seed(), start])
-    numbers = [_signed(seed % 2**64), offset % 2**32]
+    if not -(2**63) <= seed < 2**63:  # a graph has no remainders of 2^64 of its numbers
+        seed = _signed(seed % 2**64)
+    numbers = [seed, offset % 2**32]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 

@@ -209,13 +209,22 @@ def _workspace(call: Call, q: Tensor) -> tuple[Tensor, int]:
     return space, address
 
 
+def resolved(t: Tensor) -> Tensor:
+    """A tensor whose memory holds its numbers. Two kinds have other memory: that of negative views,
+    such as the imag of a conjugate, has the opposite sign, and zeros of torch's derivatives have
+    none. torch resolves them for operators. The layout is the one that an operator then sees."""
+    if t._is_zerotensor():
+        return torch.zeros((), dtype=t.dtype, device=t.device).expand(t.shape)
+    return t.resolve_neg()
+
+
 def _resolved(inputs: Inputs) -> Inputs:
-    """Without negative views, whose memory has the opposite sign: the imag of a conjugate is one.
-    torch resolves them for operators, so the layouts are those that an operator sees."""
     for t in inputs:
-        if t is not None and t.is_neg():
-            resolved: list[Any] = [None if t is None else t.resolve_neg() for t in inputs]
-            return Inputs(*resolved)
+        if t is not None and (t.is_neg() or t._is_zerotensor()):
+            made: list[Any] = [None if t is None else resolved(t) for t in inputs]
+            # No operator has the inputs behind keep, and the C API wants them dense.
+            dense = [t if t is None or n < 5 else t.contiguous() for n, t in enumerate(made)]
+            return Inputs(*dense)
     return inputs
 
 
@@ -421,7 +430,7 @@ def backward_call(
 ) -> tuple[list[Tensor | None], Call]:
     """backward(), and what it executed."""
     inputs = _resolved(inputs)
-    d_o, d_lse = d_o.resolve_neg(), None if d_lse is None else d_lse.resolve_neg()
+    d_o, d_lse = resolved(d_o), None if d_lse is None else resolved(d_lse).contiguous()
     q = inputs.q
     key = (
         gradients, d_o.shape, d_o.stride(), d_o.dtype, d_o.device, o.shape, o.stride(), o.dtype,

@@ -314,7 +314,7 @@ def _backward(
     """The gradients but for those of the sink and of the rows' part of the slope. Those of k and v
     travel with their keys, in f32: the owner adds first, then each rank behind it."""
     d_q: Tensor | None = None
-    d_bias = None if t.bias is None else torch.zeros(t.bias.shape, device=o.device)
+    d_bias = None if t.bias is None else t.bias.new_zeros(t.bias.shape, dtype=torch.float32)
     d_slope = None if t.slope is None else torch.zeros_like(t.slope)
     bits = sum(GRADIENTS[n] for n in ("q", "k", "v") if need[n])
     keys = need["k"] or need["v"]
