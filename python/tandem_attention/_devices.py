@@ -87,6 +87,11 @@ def get_device(name: str, threads: int | None = None) -> _core.Device:
     return device
 
 
+def close() -> None:
+    """Where the process ends: the devices that no plan has."""
+    _open.clear()
+
+
 _abandoned: list[object] = []  # of the parent process: their threads and queues are not ours
 
 
