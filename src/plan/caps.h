@@ -73,8 +73,12 @@ struct Caps {
 // "name value" lines; tandem_device_describe() and `tandem info` print them.
 String describe_caps(const Caps& caps);
 
-// The device's number of SMs, or a guess if it reports none.
-inline int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
+// The device's number of SMs, or a guess if it reports none. Persistent launches have up to four
+// workgroups for each, so a driver's mistake must not exceed what every device dispatches.
+inline int64_t cores_of(const Caps& caps) {
+  constexpr uint32_t kMostCores = 65535 / 4;
+  return caps.cores == 0 ? 32 : caps.cores < kMostCores ? caps.cores : kMostCores;
+}
 
 // Splits a comma-separated list. An unknown name fails, and the message names it. "": an empty
 // list.

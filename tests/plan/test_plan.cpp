@@ -609,3 +609,23 @@ TEST_CASE("regression: pairs of rows and keys that 64 bits do not count") {
   CHECK(plan.find(Stem::bwd_dkv_dist));
   CHECK(!plan.find(Stem::bwd_dist_bias));
 }
+
+TEST_CASE("regression: more cores than a grid has workgroups") {
+  // The driver's mistake; launches of the matrix paths have a workgroup a core where they sum
+  // d_bias.
+  const Problem problem = problem_of(
+      "bwd f16 b2 hq4096 hk4096 sq8192 sk64 d64 dv64 bias:f32:1x4096x8192 d_bias:f32 grads=qkvb");
+  for (const Profile& profile : profiles()) {
+    Caps caps = profile.caps;
+    if (caps.backend == Backend::cpu) continue;
+    caps.cores = 70000;
+    Plan plan;
+    if (!make_plan(problem, caps, &plan).ok()) continue;
+    CAPTURE(profile.id);
+    for (const Launch& l : plan.launches) {
+      CAPTURE(stem_name(l.stem));
+      CHECK(l.groups_x <= caps.max_groups_x);
+      CHECK(l.groups_y <= caps.max_groups_y);
+    }
+  }
+}
