@@ -33,10 +33,15 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   info.struct_size = sizeof info;
   FUZZ_CHECK(tandem_plan_get_info(plan, &info) == TANDEM_OK);
   static uint8_t* const arena = static_cast<uint8_t*>(std::aligned_alloc(256, kArena));
-  for (size_t n = 0; n < kArena; n += 4) {  // numbers that are neither large nor NaN
-    const float number = float(n * 2654435761u >> 8 & 15) / 8 - 1;
-    std::memcpy(arena + n, &number, 4);
-  }
+  static const std::vector<uint8_t> fresh = [] {  // numbers that are neither large nor NaN
+    std::vector<uint8_t> made(kArena);
+    for (size_t n = 0; n < kArena; n += 4) {
+      const float number = float(n * 2654435761u >> 8 & 15) / 8 - 1;
+      std::memcpy(made.data() + n, &number, 4);
+    }
+    return made;
+  }();
+  std::memcpy(arena, fresh.data(), kArena);
   const auto address_of = [&](size_t at) {
     return uint64_t(reinterpret_cast<uintptr_t>(arena + at));
   };

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # libFuzzer's targets, one program each, with AddressSanitizer and UndefinedBehaviorSanitizer. They need Clang: a tree of
 # their own has the library for the CPU, which plans for all recorded GPUs. docs/guide/fuzzing.md says how to run them.
-set(TANDEM_FUZZ_TARGETS problem_line problem plans cache args lists unpack)
+set(TANDEM_FUZZ_TARGETS problem_line problem plans caps structs cache args lists unpack)
 
 if(TANDEM_FUZZ)
   add_library(tandem_fuzz_shared OBJECT fuzz/fuzz.cpp)

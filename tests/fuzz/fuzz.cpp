@@ -204,7 +204,10 @@ class RecordedProgram final : public Program {
 
 class RecordedDevice final : public Device {
  public:
-  explicit RecordedDevice(const Caps& caps, const Logger& log) { caps_ = caps, log_ = log; }
+  RecordedDevice(const Caps& caps, const DeviceOptions& options) {
+    caps_ = caps, log_ = options.log;
+    caps_.disabled.insert(caps_.disabled.end(), options.disabled.begin(), options.disabled.end());
+  }
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
     *program = std::make_unique<RecordedProgram>(plan);
     return Status();
@@ -213,7 +216,7 @@ class RecordedDevice final : public Device {
 
 Status open_device(const DeviceOptions& options, const void* caps,
                    std::unique_ptr<Device>* device) {
-  *device = std::make_unique<RecordedDevice>(*static_cast<const Caps*>(caps), options.log);
+  *device = std::make_unique<RecordedDevice>(*static_cast<const Caps*>(caps), options);
   return Status();
 }
 
@@ -226,17 +229,27 @@ const std::vector<plan_fixture::Profile>& profiles() {
 
 size_t recorded_count() { return profiles().size(); }
 
+const Caps& recorded_caps(size_t index) { return profiles()[index].caps; }
+
+tandem_device* open_recorded(const Caps& caps) {
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  // What is slow, too, is looked for where there is a log.
+  options.log = [](void*, tandem_log_level, const char* message) {
+    FUZZ_CHECK(message && *message);
+  };
+  tandem_device* device = nullptr;
+  FUZZ_CHECK(open_recorded(caps, &options, &device) == TANDEM_OK);
+  return device;
+}
+
+tandem_status open_recorded(const Caps& caps, const tandem_device_options* options,
+                            tandem_device** device) {
+  return create_device(options, device, open_device, &caps);
+}
+
 tandem_device* recorded_device(size_t index) {
   static std::vector<tandem_device*> devices(recorded_count());
-  if (!devices[index]) {
-    tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
-    // What is slow, too, is looked for where there is a log.
-    options.log = [](void*, tandem_log_level, const char* message) {
-      FUZZ_CHECK(message && *message);
-    };
-    FUZZ_CHECK(create_device(&options, &devices[index], open_device, &profiles()[index].caps) ==
-               TANDEM_OK);
-  }
+  if (!devices[index]) devices[index] = open_recorded(recorded_caps(index));
   return devices[index];
 }
 

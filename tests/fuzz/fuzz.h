@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/caps.h"
 #include "tandem/tandem.h"
 
 // Ends the program, as a sanitizer does, where a condition does not hold; with a sentence, or a
@@ -63,6 +64,11 @@ std::string line_of(const tandem_problem& problem);
 // arguments that may be any numbers.
 size_t recorded_count();
 tandem_device* recorded_device(size_t index);
+const tandem::Caps& recorded_caps(size_t index);
+// A device like those, with any capabilities. The first form must succeed.
+tandem_device* open_recorded(const tandem::Caps& caps);
+tandem_status open_recorded(const tandem::Caps& caps, const tandem_device_options* options,
+                            tandem_device** device);
 
 // Whether a plan may be refused so: never for a reason of the machine's, or an unforeseen one.
 bool is_refusal(const tandem_problem& problem, tandem_status status);

@@ -3,43 +3,13 @@
 // and what its kernels would get from arguments that are any numbers.
 #include <cmath>
 
-#include "api/handles.h"
-#include "fuzz.h"
+#include "plan_checks.h"
 #include "tests/plan/plan_fixture.h"
 
 using namespace tandem;
+using fuzz::check_launches, fuzz::check_workspace;
 
 namespace {
-
-void check_launches(const Plan& plan, const Caps& caps) {
-  for (const Launch& l : plan.launches) {
-    FUZZ_CHECK(l.kernel >= 0 && l.kernel < kKernelCount);
-    FUZZ_CHECK_OF(kKernels[l.kernel].backend == plan.backend, stem_name(l.stem));
-    if (plan.backend == Backend::cpu) continue;
-    FUZZ_CHECK_OF(l.groups_x <= caps.max_groups_x && l.groups_y <= caps.max_groups_y,
-                  stem_name(l.stem));
-    FUZZ_CHECK_OF(l.shared_bytes <= caps.shared_bytes, stem_name(l.stem));
-    FUZZ_CHECK_OF(l.invocations() <= int(caps.max_invocations), stem_name(l.stem));
-    if (!l.joins() && l.total > 0)
-      FUZZ_CHECK_OF(l.groups_x > 0 && l.groups_y > 0, stem_name(l.stem));
-  }
-}
-
-// Arrays of the workspace lie one behind the other, aligned and within its size.
-void check_workspace(const Plan& plan) {
-  uint64_t end = 0;
-  for (int n = 0; n < kScratchCount; ++n) {
-    const ScratchArray& array = plan.scratch[Scratch(n)];
-    if (!array.present) continue;
-    const uint64_t element = kScratch[n].element_size;
-    FUZZ_CHECK_OF(array.offset >= end && array.offset % element == 0, kScratch[n].name);
-    FUZZ_CHECK_OF(array.size < uint64_t(1) << 62 && array.offset < uint64_t(1) << 62,
-                  kScratch[n].name);
-    end = array.offset + array.size;
-  }
-  FUZZ_CHECK(end <= plan.workspace_size);
-  FUZZ_CHECK(plan.zeroed_offset + plan.zeroed_size <= plan.workspace_size);
-}
 
 // Slices in order have each piece's workgroups once.
 void check_slices(const tandem_plan* plan, double operations) {

@@ -9,7 +9,7 @@
 
 namespace fuzz {
 
-// f32 problems that the CPU computes in a millisecond; most are legal.
+// Problems that the CPU computes in a millisecond; most are legal, and three of four are of f32.
 inline tandem_problem draw_small(Bytes& bytes) {
   using namespace tandem::harness;
   const uint32_t on = bytes.value<uint32_t>();
@@ -17,16 +17,23 @@ inline tandem_problem draw_small(Bytes& bytes) {
   const int64_t b = bytes.between(0, 3), hk = bytes.between(1, 2), hq = hk * bytes.between(1, 2);
   const int64_t longest = has(0) ? 200 : 24;
   const int64_t sq = bytes.below(longest), sk = bytes.below(longest);
+  const tandem_dtype dtype = !has(25) || !has(26) ? TANDEM_F32
+                             : has(27)            ? TANDEM_F16
+                             : has(28)            ? TANDEM_BF16
+                                                  : TANDEM_F64;
   if (has(1) && has(2)) {
     tandem_problem p =
-        make_merge(has(3) ? TANDEM_MERGE : TANDEM_MERGE_BACKWARD, TANDEM_F32, TANDEM_F32,
-                   bytes.between(1, 4), b, hq, sq, bytes.between(1, 9), has(3) && has(4));
+        make_merge(has(3) ? TANDEM_MERGE : TANDEM_MERGE_BACKWARD, dtype,
+                   has(29) || dtype == TANDEM_F64 ? dtype : TANDEM_F32, bytes.between(1, 4), b, hq,
+                   sq, bytes.between(1, 9), has(3) && has(4));
     return p;
   }
-  tandem_problem p = make_problem(has(3) ? TANDEM_BACKWARD : TANDEM_FORWARD, TANDEM_F32, b, hq, hk,
-                                  sq, sk, bytes.between(1, 17));
-  p.head_dim_v = bytes.between(1, 17);
-  tandem_problem_contiguous(&p, TANDEM_F32);
+  // A vector of 16-bit elements has up to 32.
+  const int64_t widest = dtype == TANDEM_F32 ? 17 : 70;
+  tandem_problem p = make_problem(has(3) ? TANDEM_BACKWARD : TANDEM_FORWARD, dtype, b, hq, hk, sq,
+                                  sk, bytes.between(1, widest));
+  p.head_dim_v = bytes.between(1, widest);
+  tandem_problem_contiguous(&p, dtype);
   if (has(4)) p.mask = TANDEM_MASK_CAUSAL;
   if (has(5)) p.align = TANDEM_BOTTOM_RIGHT;
   if (has(6)) p.window_left = bytes.below(30);
@@ -48,7 +55,7 @@ inline tandem_problem draw_small(Bytes& bytes) {
   if (has(12))
     set_table(p, bytes.between(1, 20), bytes.pick({TANDEM_U8, TANDEM_U16, TANDEM_I32}), divisor());
   else if (has(13))
-    set_bias(p, TANDEM_F32, divisor(), bytes.pick({int64_t(1), hq, hk}),
+    set_bias(p, has(29) ? dtype : TANDEM_F32, divisor(), bytes.pick({int64_t(1), hq, hk}),
              bytes.pick({int64_t(1), sq}), TANDEM_F32);
   if (has(14)) p.alibi = 1, p.slopes_batch = divisor();
   if (has(15)) p.dist_window = bytes.between(1, 12);
@@ -122,7 +129,7 @@ inline std::vector<Buffer> buffers_of(const tandem_problem& p) {
     all.push_back({arg, tensor.bytes.size(), is_output(p, role), role, false});
   }
   const size_t rows = size_t(p.batch * p.heads_q * p.seq_q);
-  all.push_back({&tandem_args::lse, rows * 4,
+  all.push_back({&tandem_args::lse, rows * (main_dtype(p) == TANDEM_F64 ? 8 : 4),
                  p.direction == TANDEM_FORWARD || p.direction == TANDEM_MERGE, Role::q, true});
   if (p.max_logit_batch > 0)
     all.push_back(
