@@ -756,3 +756,19 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
   REQUIRE(make_plan(problem_of("fwd bf16 sq100 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "scalar");
 }
+
+TEST_CASE("regression: dS is not shared where the device has no room to sum it for d_bias") {
+  const char* line =
+      "bwd f16 b4 hq16 hk16 sq512 sk512 d32 dv32 bias:f32:1x16x512 grads=qkvb d_bias:f32 slices";
+  for (const char* device : {"lavapipe", "h100_vulkan"})
+    for (const uint32_t bytes : {16384u, 24576u, 32768u}) {
+      Caps caps = caps_of(device);
+      caps.shared_bytes = bytes;
+      Plan plan;
+      if (!make_plan(problem_of(line), caps, &plan).ok()) continue;
+      CAPTURE(std::string(device) + " " + std::to_string(bytes));
+      CHECK(plan.find(Stem::bwd_dbias)->has(trait::ds) ==
+            (bytes == 32768 || (bytes == 24576 && std::string(device) == "lavapipe")));
+      for (const Launch& l : plan.launches) CHECK(l.shared_bytes <= bytes);
+    }
+}

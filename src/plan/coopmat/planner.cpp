@@ -564,6 +564,7 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   dbias.kernel = kernel(Stem::bwd_dbias, trait::ds);
   dbias.shared_bytes =
       uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_)) + skip_shared_bytes(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_BIAS) && dbias.shared_bytes > caps.shared_bytes) return "";
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && p.bias.batch == 1;
   dbias.members = sums ? p.batch : 1;
