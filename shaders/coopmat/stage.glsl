@@ -21,10 +21,10 @@ uvec4 stage_1[VEC], stage_2[VEC];
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
 // An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
-// and column. An invocation beyond the tile copies its first chunk once more: a branch of some
-// invocations in the loop over tiles costs 15 % at D 160, 9 % at D 72 (H200, 580.159.04, backward),
-// and two invocations may not store the same words. Tiles that iterations divide have no such test,
-// which costs the forward 13 % at D 64.
+// and column. An invocation beyond the tile copies its first chunk once more, as two invocations
+// may not store the same words. With a branch of some invocations in the loop over tiles backwards
+// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80), but not that of D 192 (16 %
+// less). Tiles that iterations divide have no such test, which costs the forward 13 % at D 64.
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
   return OWN_CHUNK(TEAM_TID + turn * TEAM_SIZE, TEAM_TID, COLS * chunks,
