@@ -9,6 +9,7 @@
 
 #include "api/handles.h"
 #include "case_impl.h"
+#include "guard_pages.h"
 #include "kernels/kernel_rows.h"
 
 namespace tandem::harness {
@@ -32,24 +33,25 @@ class Run {
   Run(Session& session, const CaseOptions& options) : session_(session), options_(options) {}
 
   tandem_buffer input(const char* name, const void* host, size_t bytes, size_t offset) {
-    Placed p{name, host, nullptr, bytes, session_.buffer(bytes)};
+    Placed p{name, host, nullptr, bytes, session_.buffer(bytes, true, name)};
     p.buffer.upload(host, bytes);
     return place(std::move(p), offset);
   }
   tandem_buffer output(const char* name, size_t bytes, size_t offset,
                        const void* before = nullptr) {
-    Placed p{name, nullptr, before, bytes, session_.buffer(bytes)};
+    Placed p{name, nullptr, before, bytes, session_.buffer(bytes, true, name)};
     prepare(p, 0xff);
     return place(std::move(p), offset);
   }
   tandem_buffer rising(const char* name, size_t bytes) {
-    Placed p{name, nullptr, nullptr, bytes, session_.buffer(bytes), true};
+    Placed p{name, nullptr, nullptr, bytes, session_.buffer(bytes, true, name), true};
     begin(&p);
     return place(std::move(p), 0);
   }
   tandem_buffer workspace(size_t bytes) {
     if (bytes == 0) return {0, 0};
-    Placed p{"workspace", nullptr, nullptr, bytes, session_.buffer(bytes)};
+    Placed p{"workspace", nullptr, nullptr, bytes,
+             session_.buffer(bytes, true, "workspace", kWorkspaceAlignment)};
     p.buffer.fill(options_.workspace_byte);
     return place(std::move(p), 0);
   }
@@ -172,6 +174,10 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
   bool aligned = !c.options.any_address && c.options.lead == 0 && c.options.parts.empty();
   for (Role role : kInputs)
     if (is_input(c.problem, role)) aligned &= input(role).byte_offset() % 16 == 0;
+  if (const GuardPages pages = guard_pages(); pages != GuardPages::off) {
+    aligned &= pages == GuardPages::first;
+    name_case_of_faults(repro(c.problem, c.seed));
+  }
   Session& session = given.for_addresses(aligned);
   const size_t rows = size_t(c.problem.batch * c.problem.heads_q * c.problem.seq_q);
   const auto offset = [](const HostTensor& t) { return t.byte_offset(); };

@@ -72,6 +72,9 @@ class CudaSession : public Session {
     const tandem_device_options o = device_options(options);
     tandem_device* device = nullptr;
     check(tandem_cuda_device_create(ordinal, &o, &device));
+#ifdef TANDEM_CUDA_EMULATED  // tests/cuda/emulated
+    takes_host_memory_ = true;
+#endif
     adopt(device, options);
     try {
       CU(cudaSetDevice(ordinal));

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends.h"
+#include "guard_pages.h"
 
 namespace tandem::harness {
 namespace {
@@ -56,7 +57,7 @@ class CpuSession : public Session {
  public:
   explicit CpuSession(const SessionOptions& options) {
     name_ = "cpu";
-    on_cpu_ = true;
+    on_cpu_ = takes_host_memory_ = true;
     const tandem_device_options o = device_options(options);
     tandem_device* device = nullptr;
     check(tandem_cpu_device_create(&o, &device));
@@ -132,16 +133,14 @@ std::vector<std::string> paths_of(const std::string& device) {
 
 // ---- Buffer -------------------------------------------------------------------------------------
 
-Buffer::Buffer(std::unique_ptr<Memory> memory, size_t bytes, bool guarded)
-    : memory_(std::move(memory)), bytes_(bytes), front_(guarded ? kGuardBytes : 0) {
-  if (!guarded) return;
-  back_ = (bytes + 15) / 16 * 16 - bytes + kGuardBytes;
-  memory_->set(kGuard, front_, 0);
+Buffer::Buffer(std::unique_ptr<Memory> memory, size_t bytes, size_t front, size_t back)
+    : memory_(std::move(memory)), bytes_(bytes), front_(front), back_(back) {
+  if (front_) memory_->set(kGuard, front_, 0);
   // The end of the data need not lie on a whole word: the few bytes up to there are set by hand.
-  const size_t aligned = (bytes + 3) / 4 * 4;
-  const std::vector<uint8_t> edge(aligned - bytes, kGuard);
+  const std::vector<uint8_t> edge(std::min(back_, (bytes + 3) / 4 * 4 - bytes), kGuard);
   memory_->write(edge.data(), edge.size(), front_ + bytes);
-  memory_->set(kGuard, bytes + back_ - aligned, front_ + aligned);
+  const size_t words = back_ - edge.size();
+  if (words) memory_->set(kGuard, words, front_ + bytes + edge.size());
 }
 
 void Buffer::upload(const void* data, size_t bytes, size_t offset) {
@@ -172,7 +171,7 @@ tandem_buffer Buffer::address(size_t offset) const {
 }
 
 std::string Buffer::broken_guard() const {
-  if (!memory_ || front_ == 0) return {};
+  if (!memory_) return {};
   std::vector<uint8_t> zone(std::max(front_, back_));
   memory_->read(zone.data(), front_, 0);
   for (size_t i = front_; i-- > 0;)
@@ -309,9 +308,22 @@ void Session::close() {
   device_ = nullptr;
 }
 
-Buffer Session::buffer(size_t bytes, bool guarded) {
-  const size_t whole = (bytes + 15) / 16 * 16 + (guarded ? 2 * kGuardBytes : 0);
-  return Buffer(allocate(std::max<size_t>(whole, 16)), bytes, guarded);
+Buffer Session::buffer(size_t bytes, bool guarded, const char* name, size_t alignment) {
+  if (const GuardPages pages = guard_pages(); pages != GuardPages::off) {
+    if (!takes_host_memory_)
+      throw Error(TANDEM_ERROR_UNSUPPORTED,
+                  "TANDEM_GUARD_PAGES is for devices that take the host's memory, which " + name_ +
+                      " does not");
+    if (alignment == 0) alignment = bytes == 0 ? 16 : std::min<size_t>(bytes & (0 - bytes), 16);
+    const size_t aligned = (bytes + alignment - 1) / alignment * alignment,
+                 room = whole_pages(aligned),
+                 front = pages == GuardPages::last ? room - aligned : 0;
+    return Buffer(memory_between_pages(room, name, front, bytes), bytes, front,
+                  room - front - bytes);
+  }
+  const size_t aligned = (bytes + 15) / 16 * 16, around = guarded ? kGuardBytes : 0;
+  return Buffer(allocate(std::max<size_t>(aligned + 2 * around, 16)), bytes, around,
+                guarded ? aligned - bytes + around : 0);
 }
 
 void Session::run(const tandem_plan* plan, const tandem_args& args) {

@@ -70,11 +70,13 @@ class Memory {
 };
 
 // Device memory. With guards, kGuardBytes before and after it hold a pattern that must not
-// change. Destroy buffers before their session.
+// change, or all that there is up to pages that must not be touched (guard_pages.h). Destroy
+// buffers before their session.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::unique_ptr<Memory> memory, size_t bytes, bool guarded);
+  // front, back: bytes of the memory before and behind the buffer that hold the pattern.
+  Buffer(std::unique_ptr<Memory> memory, size_t bytes, size_t front, size_t back);
   explicit operator bool() const { return memory_ != nullptr; }
   size_t size() const { return bytes_; }
 
@@ -104,7 +106,7 @@ class Buffer {
 
  private:
   std::unique_ptr<Memory> memory_;
-  size_t bytes_ = 0, front_ = 0, back_ = 0;
+  size_t bytes_ = 0, front_ = 0, back_ = 0;  // back_: 0 without guards, or at a page
 };
 
 // ---- sessions
@@ -168,7 +170,10 @@ class Session {
   bool loses_denormals() const { return loses_denormals_; }
   bool on_cpu() const { return on_cpu_; }  // the CPU device, or a Vulkan driver that runs there
 
-  Buffer buffer(size_t bytes, bool guarded = true);
+  // With guard pages a fault names the buffer, and the address has this alignment and no better
+  // one; 0: that of the size, up to 16.
+  Buffer buffer(size_t bytes, bool guarded = true, const char* name = "a buffer",
+                size_t alignment = 0);
 
   // Runs what record() records and waits for it; memory is visible before and after.
   virtual void submit(const std::function<void(tandem_stream)>& record) = 0;
@@ -200,6 +205,7 @@ class Session {
 
   std::string name_;
   bool on_cpu_ = false;
+  bool takes_host_memory_ = false;  // at any address, as if it were the device's
   bool loses_denormals_ = false;
   tandem_device* device_ = nullptr;
   tandem_device_info info_{};

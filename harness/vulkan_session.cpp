@@ -354,6 +354,8 @@ void VulkanSession::open(int index, const SessionOptions& options) {
   tandem_device* device = nullptr;
   check(tandem_vk_device_create(&desc, &o, &device));
   adopt(device, options);
+  // Of all drivers lavapipe alone has the host's addresses for the device's.
+  takes_host_memory_ = std::strstr(info_.driver, "llvmpipe") != nullptr;
 }
 
 void VulkanSession::release() {

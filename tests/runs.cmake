@@ -128,6 +128,12 @@ if(TARGET tandem_parity_emulated)
   tandem_run(parity.sm90_emulated - tandem_parity_emulated cuda:0/sm90 0/3 - ${cases}
     "without cases that take as long as all others, one of sm80's tiles, and forwards of large scores: minutes each"
     COST 80 "TANDEM_EMULATED=sm90x7#1" TANDEM_TIER=ci)
+  # Between pages that nothing may touch (harness/guard_pages.h). check.guard.* are of unit/border.cmake.
+  tandem_cases(cases ${exact} ${inputs} ${blind} "merge: a few*")
+  tandem_run(parity.guard.cuda_emulated.last - tandem_parity_emulated cuda:0 - - ${cases}
+    "accesses outside of a tensor; a case of each kind" "TANDEM_EMULATED=sm90x7#1" TANDEM_GUARD_PAGES=last)
+  tandem_run(parity.guard.cuda_emulated.first - tandem_parity_emulated cuda:0 0/2 - ${cases}
+    "the same before a tensor, where fewer mistakes are made" "TANDEM_EMULATED=sm90x7#1" TANDEM_GUARD_PAGES=first)
 endif()
 
 # ---- a part of each in seconds, for scripts/test quick ----
@@ -154,6 +160,10 @@ tandem_run(parity.lavapipe25 lavapipe25 tandem_parity vulkan:0 0/6 - ${cases}
   "the same kernels by an older compiler" COST 70)
 tandem_run(parity.swiftshader swiftshader tandem_parity vulkan:0,cpu/simd 1/6 - ${cases}
   "the slowest compiler; no f16, the smallest limits")
+tandem_cases(guarded ${inputs} "merge: a few*")
+tandem_run(parity.guard.lavapipe26 lavapipe26 tandem_parity vulkan:0/scalar - - ${guarded}
+  "accesses outside of a tensor (harness/guard_pages.h), by an application's addresses; a case of each kind"
+  TANDEM_GUARD_PAGES=last)
 tandem_run(parity.lavapipe26.t64r4l lavapipe26 tandem_parity vulkan:0/scalar 1/3 to_t64r4l ${cases}
   "a lean tile, with a part of the same")
 tandem_run(parity.lavapipe26.t64k16l lavapipe26 tandem_parity vulkan:0/scalar 0/2 to_t64k16l ${cases}

@@ -34,6 +34,13 @@ if(TARGET tandem_tool)
     -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/bench_compare -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_compare.cmake)
   add_test(NAME check.soak COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool>
     -D FILE=${CMAKE_CURRENT_BINARY_DIR}/soak.json -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_soak.cmake)
+  # No byte outside of a tensor is touched (harness/guard_pages.h); the kernels of GPUs: parity.guard.* in runs.cmake.
+  if(UNIX)
+    foreach(pages first last)
+      add_test(NAME check.guard.${pages} COMMAND tandem_tool check --device cpu --cases 1000 --seed 7 --work 300000)
+      set_tests_properties(check.guard.${pages} PROPERTIES ENVIRONMENT "TANDEM_GUARD_PAGES=${pages}")
+    endforeach()
+  endif()
   # The lines of docs/guide/bug-reports.md.
   set(repro check --device cpu --repro)
   add_test(NAME verbose COMMAND tandem_tool ${repro} "fwd f32 sq3 d4")

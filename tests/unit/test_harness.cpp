@@ -17,8 +17,13 @@
 
 #include "compare.h"
 #include "cpu/element.h"
+#include "guard_pages.h"
 #include "host.h"
 #include "session.h"
+
+#if !defined(_WIN32)
+#include "in_child.h"
+#endif
 
 using namespace tandem::harness;
 
@@ -154,6 +159,59 @@ TEST_CASE("support: a damaged guard is seen") {
     CHECK_FALSE(b.guards_intact());
   }
 }
+
+#if defined(__linux__) && defined(__x86_64__) && TANDEM_FORK_TESTS
+namespace {
+
+// What a child says that touches a byte of a buffer between guard pages; "" if it goes on.
+std::string said_at(const char* pages, size_t bytes, int64_t at, bool writes) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const int result = in_child([&] {
+    dup2(ends[1], 2);
+    setenv("TANDEM_GUARD_PAGES", pages, 1);
+    const auto session = Session::open("cpu");
+    name_case_of_faults("as it was");
+    const Buffer b = session->buffer(bytes, true, "keep");
+    const tandem_buffer h = b.handle();
+    auto* byte = reinterpret_cast<volatile uint8_t*>(uintptr_t(h.handle + h.offset)) + at;
+    if (writes)
+      *byte = 1;
+    else
+      (void)*byte;
+    return b.guards_intact() ? 0 : 3;
+  });
+  close(ends[1]);
+  std::string said(200, '\0');
+  said.resize(size_t(std::max<ssize_t>(read(ends[0], said.data(), said.size()), 0)));
+  close(ends[0]);
+  return result == 1 ? said : result == 0 ? "" : "status " + std::to_string(result);
+}
+
+}  // namespace
+
+TEST_CASE("support: a touched guard page ends the process with a sentence") {
+  const auto fault = [](int64_t at, const char* access = "read") {
+    return std::string("guard pages: keep was ") + access + " at byte " + std::to_string(at) +
+           " of its 101; as it was\n";
+  };
+  CHECK(said_at("first", 101, 0, true) == "");
+  CHECK(said_at("first", 101, 100, true) == "");
+  CHECK(said_at("first", 101, -1, false) == fault(-1));
+  CHECK(said_at("first", 101, 101, false) == "");  // the page has more
+  CHECK(said_at("first", 101, 101, true) == "status 3");
+  CHECK(said_at("first", 101, -1, true) == fault(-1, "written"));
+  CHECK(said_at("first", 101, 4096, false) == fault(4096));
+  CHECK(said_at("last", 101, 0, true) == "");
+  CHECK(said_at("last", 101, 100, true) == "");
+  CHECK(said_at("last", 101, 101, false) == fault(101));
+  CHECK(said_at("last", 101, 101, true) == fault(101, "written"));
+  CHECK(said_at("last", 101, -1, true) == "status 3");
+  CHECK(said_at("last", 101, 101 - 4097, false) == fault(101 - 4097));
+  CHECK(said_at("last", 0, 0, false) ==
+        "guard pages: keep was read at byte 0 of its 0; as it was\n");
+}
+#endif
 
 TEST_CASE("support: devices that do not exist are refused by a sentence") {
   for (const char* name : {"", "gpu", "cpu:1", "vulkan:", "vulkan:x", "cuda:-1", "cpu/scalar",
