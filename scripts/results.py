@@ -11,7 +11,7 @@ RESULTS = os.path.join(ROOT, "bench", "results")
 NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "flex": "FlexAttention", "efficient": "PyTorch memory-efficient", "torch": "PyTorch",
          "cuequivariance": "cuEquivariance", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4"}
 
-BENCH = "tandem bench --preset lengths --warmup 0.25 --reps 5 --max-seconds 1.2"
+BENCH = "tandem bench --preset lengths --warmup 0.25 --reps 5 --max-seconds 0.8"
 FLOORS = "scripts/bench_floors.py --tandem build/release/bin/tandem --out DIR "
 
 # id: what scripts/report calls a section. kind: grid (rows by D, S and mask; TFLOP/s), cases (rows by problem line; ms), models
@@ -39,7 +39,7 @@ SECTIONS = [
          command="tandem bench --problem LINE... --device cuda:0 --warmup 0.3 --reps 5 --round-seconds 0.1 --max-seconds 0.5",
          text="The cases ran one after the other, in short samples."),
     dict(id="elastic", title="cuda.sm90: elastic softmax with a distance bias", kind="cases", files=["*_sm90_elastic"],
-         command=FLOORS + "elastic",
+         command="tandem bench --problem LINE... --device cuda:0/sm90 --warmup 0.3 --reps 5 --max-seconds 0.5",
          text="The authors' Triton kernel took 2.58, 3.64 and 13.3 ms forward and 30.2, 43.9 and 176.7 ms backward on these three "
               "problems, on an H100 on 2026-11-21."),
     dict(id="entmax", title="cuda.sm90: alpha-entmax", kind="cases", files=["*_sm90_entmax"],
@@ -47,12 +47,12 @@ SECTIONS = [
          text="AdaSplash-2's Triton kernel took 1.58 and 5.89 ms forward and 1.24 and 4.46 ms backward on these two problems, on an "
               "H100 on 2026-11-21."),
     dict(id="masks", title="cuda.sm90: masks of trees, documents and blocks", kind="cases", files=["*_sm90_masks", "*_sm90_masks_*"],
-         command="tandem bench --preset masks --device cuda:0 --round-seconds 0.25 --max-seconds 1.2",
+         command="tandem bench --preset masks --device cuda:0 --warmup 0.4 --reps 5 --round-seconds 0.1 --max-seconds 0.7",
          text="TFLOP/s count hidden pairs, too. The tree of 12,288 rows shows 44.0 M of its 151 M pairs, that of 9,216 rows 13.1 M of "
               "84.9 M, and the lists show a quarter of their blocks. FlexAttention ran in another call, as trees and blocks of its "
               "own making with as many pairs."),
     dict(id="tables", title="A bias by a table, beside it dense", kind="cases", files=["*_sm90_tables"],
-         command="tandem bench --preset tables --device cuda:0 --round-seconds 0.15 --max-seconds 0.7",
+         command="tandem bench --preset tables --device cuda:0 --warmup 0.4 --reps 5 --round-seconds 0.1 --max-seconds 0.7",
          text="Windows of Swin-T and of SwinV2, buckets of T5-large, distances of Graphormer. The backward has all gradients."),
     dict(id="fixed", title="cuda.sm90: d_q in a fixed order", kind="cases", files=["*_sm90_deterministic"], command=FLOORS + "fixed",
          text="TANDEM_FLAG_DETERMINISTIC beside the default."),
@@ -63,13 +63,13 @@ SECTIONS = [
     dict(id="f32", title="cuda.sm80: f32 beside PyTorch", kind="cases", files=["*_sm80_f32"], command=FLOORS + "f32",
          text="Both have the accuracy of f32. cuda.sm80 forms each product from three TF32 products."),
     dict(id="wide", title="Heads of more than 256 features", kind="cases", files=["*_wide_heads", "*_sm90_wide"],
-         command="tandem bench --device cuda:0 --problem LINE...", text=""),
+         command="tandem bench --preset wide_heads --device cuda:0 --warmup 0.4 --reps 5 --round-seconds 0.1 --max-seconds 0.7", text=""),
     dict(id="decode", title="Decoding: one query, grouped heads", kind="cases", files=["*_sm80_sm90_decode"],
          command="tandem bench --preset decode --op fwd --device cuda:0 --warmup 0.25 --reps 5 --max-seconds 0.5; "
                  "scripts/bench_peers.py --peers fa2,cudnn", text=""),
     dict(id="models", title="Attention of real models", kind="models", files=["*_models", "*_models_vulkan"],
-         command="tandem bench --preset models --device cuda:0 --warmup 0.4 --reps 5 --round-seconds 0.1; "
-                 "scripts/bench_models.py --peers fa2,cudnn,efficient --warmup 0.4 --reps 5",
+         command="tandem bench --preset models --device cuda:0 --warmup 0.3 --reps 5 --round-seconds 0.08; "
+                 "scripts/bench_models.py --peers fa2,cudnn,efficient --warmup 0.3 --reps 5",
          text="The problem lines, and where they come from, are in [models.inc](../harness/models.inc). The peer is the fastest "
               "implementation that runs the case, its kernels captured into CUDA graphs; x is its time over that of the CUDA device. "
               "All models ran on Tandem and then on the peers, in one call. Vulkan's rows (--device vulkan:0) are of another call."),
@@ -80,7 +80,7 @@ SECTIONS = [
               "masked problems each row hides keys of its own. cuEquivariance is version 0.13. Its bias is f32, so its times include "
               "the conversion of a bias of bf16."),
     dict(id="coopmat2", title="vulkan.coopmat2", kind="grid", files=["*_coopmat2"],
-         command="tandem bench --preset half --device vulkan:0 --warmup 0.5 --reps 5 --max-seconds 1.2",
+         command="tandem bench --preset half --device vulkan:0 --warmup 0.3 --reps 5 --round-seconds 0.2 --max-seconds 0.6",
          text="All rows are of one run."),
     dict(id="coopmat2_bias", title="vulkan.coopmat2 with a dense bias", kind="cases", files=["*_coopmat2_bias"],
          command="tandem bench --problem LINE... --device vulkan:0/coopmat2 --warmup 0.3 --reps 5 --round-seconds 0.1", text=""),
@@ -88,11 +88,12 @@ SECTIONS = [
          command="tandem bench --problem LINE... --device cuda:0/simt --device vulkan:0/scalar --warmup 0.3 --round-seconds 0.1",
          text="These paths use no tensor cores."),
     dict(id="elastic_others", title="cuda.simt and vulkan.coopmat2: elastic softmax", kind="cases", files=["*_simt_coopmat2_elastic"],
-         command="tandem bench --preset elastic", text=""),
+         command="tandem bench --problem LINE... --device cuda:0/simt --device vulkan:0/coopmat2 --warmup 0.3 --reps 5 --max-seconds 0.5",
+         text=""),
     dict(id="entmax_others", title="cuda.simt and Vulkan: alpha-entmax", kind="cases", files=["*_simt_vulkan_entmax"],
          command="tandem bench --preset entmax --max-seconds 1", text=""),
     dict(id="coopmat2_decode", title="vulkan.coopmat2: decoding", kind="cases", files=["*_coopmat2_decode"],
-         command="tandem bench --preset decode --op fwd --device vulkan:0 --warmup 0.4 --reps 5 --round-seconds 0.1", text=""),
+         command="tandem bench --problem LINE... --op fwd --device vulkan:0/coopmat2 --warmup 0.3 --reps 5 --round-seconds 0.1", text=""),
     dict(id="long", title="131,072 tokens", kind="cases", files=["*_s131072"], command="tandem bench --problem",
          text="The workspace is 4 Hq S bytes."),
     dict(id="growth", title="From 1,024 to 131,072 tokens", kind="cases", files=["*_growth"], command="tandem bench --problem", text=""),
