@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "base/environment.h"
 #include "base/number.h"
 #include "base/structs.h"
 #include "border.h"
@@ -66,7 +66,8 @@ Status read_options(const tandem_device_options& given, DeviceOptions* options) 
   options->log = Logger(given);
   options->threads = given.threads;
   TANDEM_TRY(parse_disabled(given.disable, &options->disabled));
-  return parse_disabled(std::getenv("TANDEM_DISABLE"), &options->disabled);
+  String room;
+  return parse_disabled(environment_value("TANDEM_DISABLE", &room), &options->disabled);
 }
 
 // Whether a shorter struct, of an older version, can hold this problem.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "verbose.h"
 
-#include <cstdlib>
 #include <cstring>
 
+#include "base/environment.h"
 #include "base/number.h"
 
 namespace tandem {
@@ -22,7 +22,10 @@ constexpr Word kWords[] = {{"error", uint32_t(Verbose::error)},
 struct Environment {
   uint32_t bits = 0;
   Status status;
-  Environment() : status(parse_verbose(std::getenv("TANDEM_VERBOSE"), &bits)) {}
+  Environment() {
+    String room;
+    status = parse_verbose(environment_value("TANDEM_VERBOSE", &room), &bits);
+  }
 };
 
 const Environment& environment() {

@@ -3,9 +3,9 @@
 // record() returns.
 #include "api/device.h"
 
-#include <cstdlib>
 #include <cstring>
 
+#include "base/environment.h"
 #include "program.h"
 
 #if defined(TANDEM_CPU_X86)
@@ -33,8 +33,8 @@ Vec<const SimdKernels*> usable_kernels() {
 // TANDEM_CPU_ISA chooses among them, so that one machine can test them all.
 Status choose_kernels(const SimdKernels** chosen) {
   const Vec<const SimdKernels*> list = usable_kernels();
-  const char* wanted = std::getenv("TANDEM_CPU_ISA");
-  String names;
+  String names, room;
+  const char* wanted = environment_value("TANDEM_CPU_ISA", &room);
   for (const SimdKernels* kernels : list) {
     if (!wanted || !*wanted || std::strcmp(wanted, kernels->isa) == 0)
       return *chosen = kernels, Status();

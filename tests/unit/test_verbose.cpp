@@ -4,10 +4,12 @@
 #include <string>
 
 #include "api/verbose.h"
+#include "base/environment.h"
 #include "decimal_comma.h"
 
 #ifdef _WIN32
 #include <io.h>
+#include <windows.h>
 #define dup _dup
 #define dup2 _dup2
 #define close _close
@@ -42,6 +44,26 @@ TEST_CASE("verbose: words") {
   }
   uint32_t bits = 0;
   CHECK(parse_verbose("plan,pla,device", &bits).message().find("'pla'") != std::string::npos);
+}
+
+TEST_CASE("the environment is the process's own, not the C library's copy") {
+  const char* const name = "TANDEM_TEST_ENVIRONMENT";
+  const std::string word(300, 'x');
+#ifdef _WIN32
+  const auto set = [&](const char* value) { REQUIRE(SetEnvironmentVariableA(name, value) != 0); };
+#else
+  const auto set = [&](const char* value) {
+    REQUIRE((value ? setenv(name, value, 1) : unsetenv(name)) == 0);
+  };
+#endif
+  String room;
+  CHECK(environment_value(name, &room) == nullptr);
+  for (const char* value : {"a", word.c_str(), "b"}) {
+    set(value);
+    CHECK(std::string(environment_value(name, &room)) == value);
+  }
+  set(nullptr);
+  CHECK(environment_value(name, &room) == nullptr);
 }
 
 TEST_CASE("regression: times have a point under a decimal comma") {
