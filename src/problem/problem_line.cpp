@@ -509,8 +509,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
   String word;
   const char* at = line;
   while (true) {
-    at += std::strspn(at, " \t\n");
-    const size_t n = std::strcspn(at, " \t\n");
+    at += std::strspn(at, " \t\r\n");
+    const size_t n = std::strcspn(at, " \t\r\n");
     if (n == 0) break;
     word.assign(at, n);
     at += n;

@@ -369,7 +369,7 @@ TEST_CASE("numbers: text without loss, as printf and strtod have it in the local
 
 TEST_CASE("defaults of a short line") {
   tandem_problem p;
-  REQUIRE(tandem_problem_parse("  bwd bf16\thq8 sq100 d80\n", &p) == TANDEM_OK);
+  REQUIRE(tandem_problem_parse("  bwd bf16\thq8 sq100 d80\r\n", &p) == TANDEM_OK);
   CHECK(p.struct_size == sizeof(p));
   CHECK(p.direction == TANDEM_BACKWARD);
   CHECK(p.batch == 1);
