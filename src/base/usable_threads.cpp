@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <thread>
 
-#ifdef __linux__
+#if defined(__linux__)
 #include <sched.h>
+#elif defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace tandem {
@@ -87,10 +89,17 @@ bool read_file(const char* path, String* text) {
 }
 
 unsigned allowed_processors() {
-#ifdef __linux__
+#if defined(__linux__)
   unsigned long mask[1024] = {};  // of 65,536 processors; a smaller one may be refused
   if (sched_getaffinity(0, sizeof mask, reinterpret_cast<cpu_set_t*>(mask)) == 0)
     return unsigned(CPU_COUNT_S(sizeof mask, reinterpret_cast<cpu_set_t*>(mask)));
+#elif defined(_WIN32)
+  DWORD_PTR mine = 0, all = 0;  // of one group of 64; both are 0 for a process on several groups
+  if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine != all) {
+    unsigned count = 0;
+    for (; mine; mine &= mine - 1) ++count;
+    return count;
+  }
 #endif
   return std::thread::hardware_concurrency();
 }
