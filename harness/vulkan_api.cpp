@@ -24,7 +24,7 @@ std::atomic<int> g_messages{0};
 VulkanLoader open_loader() {
   VulkanLoader loader;
 #ifdef _WIN32
-  if (HMODULE module = LoadLibraryA("vulkan-1.dll"))
+  if (HMODULE module = LoadLibraryExW(L"vulkan-1.dll", nullptr, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS))
     loader.gipa = reinterpret_cast<PFN_vkGetInstanceProcAddr>(
         reinterpret_cast<void*>(GetProcAddress(module, "vkGetInstanceProcAddr")));
   if (!loader.gipa) loader.reason = "no Vulkan loader: vulkan-1.dll could not be opened";

@@ -44,7 +44,8 @@ Status vk_status(VkResult result, const char* what) {
 
 Status system_loader(PFN_vkGetInstanceProcAddr* gipa) {
 #if defined(_WIN32)
-  HMODULE module = LoadLibraryA("vulkan-1.dll");
+  // Not from the current folder, where any program may have put a file.
+  HMODULE module = LoadLibraryExW(L"vulkan-1.dll", nullptr, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS);
   if (!module)
     return fail(TANDEM_ERROR_NO_BACKEND, "no Vulkan loader: vulkan-1.dll cannot be opened");
   void* symbol = reinterpret_cast<void*>(GetProcAddress(module, "vkGetInstanceProcAddr"));
