@@ -2,7 +2,11 @@
  * Vulkan: an instance, a device with a queue for compute, a command buffer, and the arena as one
  * buffer in memory that the host sees. The loader is opened at run time. examples/vulkan_app has
  * more than one queue. */
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <dlfcn.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,10 +122,17 @@ static int make_instance(struct vulkan* v, int index) {
                                      .pApplicationInfo = &app};
   VkPhysicalDevice gpus[16];
   uint32_t count = 16;
+#ifdef _WIN32
+  HMODULE library = LoadLibraryExW(L"vulkan-1.dll", NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS);
+  if (!library) return engine_fail("this machine has no Vulkan loader");
+  const FARPROC found = GetProcAddress(library, "vkGetInstanceProcAddr");
+  memcpy(&v->gipa, &found, sizeof v->gipa);
+#else
   void* library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return engine_fail("this machine has no Vulkan loader");
   *(void**)&v->gipa = dlsym(library, "vkGetInstanceProcAddr");
-  if (!v->gipa) return engine_fail("libvulkan.so.1 has no vkGetInstanceProcAddr");
+#endif
+  if (!v->gipa) return engine_fail("the Vulkan loader has no vkGetInstanceProcAddr");
   const PFN_vkCreateInstance create = (PFN_vkCreateInstance)v->gipa(NULL, "vkCreateInstance");
   if (!good(create(&info, NULL, &v->instance), "vkCreateInstance")) return 0;
 #define FIND(name) v->name = (PFN_##name)v->gipa(v->instance, #name);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "gpu.h"
 
-#include <dlfcn.h>
-
 #include <stdexcept>
 
+#include "loader.h"
 #include "tandem/tandem.hpp"
 
 void vk(VkResult result, const char* what) {
@@ -13,10 +12,7 @@ void vk(VkResult result, const char* what) {
 }
 
 Gpu::Gpu(uint32_t index) {
-  void* library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw std::runtime_error("no Vulkan loader on this machine");
-  const auto gipa =
-      reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library, "vkGetInstanceProcAddr"));
+  const PFN_vkGetInstanceProcAddr gipa = open_loader();
   auto application = made<VkApplicationInfo>(VK_STRUCTURE_TYPE_APPLICATION_INFO);
   application.apiVersion = VK_API_VERSION_1_3;
   auto instance = made<VkInstanceCreateInfo>(VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
