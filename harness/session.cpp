@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "backends.h"
+#include "files.h"
 #include "guard_pages.h"
 
 namespace tandem::harness {
@@ -253,9 +253,7 @@ void Session::adopt(tandem_device* device, const SessionOptions& options) {
       caps.substr(at + word.size(), end - at - word.size()).find("no") != std::string::npos;
   const char* folder = std::getenv("TANDEM_CACHE");
   if (!options.cache || !folder || !*folder || backend() != "vulkan") return;
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed)
+  if (!make_folder(folder))
     throw Error(TANDEM_ERROR_CACHE, "TANDEM_CACHE names no folder, and none can be made there");
   // A file for each device and what it does without, as those that run the paths one by one do.
   const char* disable = std::getenv("TANDEM_DISABLE");
@@ -290,7 +288,7 @@ void Session::save_cache() const {
   std::ofstream file(part, std::ios::binary);
   file.write(blob.data(), std::streamsize(size));
   file.close();
-  if (!file || std::rename(part.c_str(), cache_file_.c_str()) != 0) {
+  if (!file || !replace_file(part, cache_file_)) {
     std::remove(part.c_str());
     throw Error(TANDEM_ERROR_CACHE, "the pipelines could not be written into TANDEM_CACHE");
   }

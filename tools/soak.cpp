@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 
 #include "check.h"
 #include "compare.h"
+#include "files.h"
 #include "tools.h"
 
 namespace tandem::tool {
@@ -64,9 +64,8 @@ void write(const Json& state, const std::string& file) {
   std::ofstream out(part);
   out << state.dump(1) << "\n";
   out.close();
-  std::error_code failed;
-  if (out) std::filesystem::rename(part, file, failed);  // std::rename() replaces none on Windows
-  if (!out || failed) throw std::runtime_error(file + " cannot be written");
+  if (!out || !harness::replace_file(part, file))
+    throw std::runtime_error(file + " cannot be written");
 }
 
 // The totals of the file and of this process together.

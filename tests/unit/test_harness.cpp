@@ -8,15 +8,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
 
 #include "compare.h"
 #include "cpu/element.h"
+#include "files.h"
 #include "guard_pages.h"
 #include "host.h"
 #include "session.h"
@@ -516,4 +520,27 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
   CHECK(order.size() == 9);
   CHECK(times[2].reps == 1);
   CHECK(session->time_in_turns({}, options).empty());
+}
+
+TEST_CASE("a file takes the place of another, in a folder of any letters") {
+  namespace fs = std::filesystem;
+  const std::string top =
+      fs::temp_directory_path().u8string() + "/tandem_" + std::to_string(std::random_device{}());
+  const std::string folder = top + "/\xc3\x9c/\xe6\x97\xa5";
+  REQUIRE(make_folder(folder));
+  CHECK(make_folder(folder));
+  const std::string from = folder + "/part", to = folder + "/whole";
+  const auto text_of = [](const std::string& name) {
+    std::ifstream file(fs::u8path(name));
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  for (const char* text : {"first", "second"}) {
+    std::ofstream(fs::u8path(from)) << text;
+    CHECK(replace_file(from, to));
+    CHECK(text_of(to) == text);
+  }
+  CHECK_FALSE(replace_file(from, to));
+  CHECK(text_of(to) == "second");
+  CHECK_FALSE(make_folder(to + "/below"));
+  fs::remove_all(fs::u8path(top));
 }
