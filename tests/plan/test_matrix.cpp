@@ -772,3 +772,10 @@ TEST_CASE("regression: dS is not shared where the device has no room to sum it f
       for (const Launch& l : plan.launches) CHECK(l.shared_bytes <= bytes);
     }
 }
+
+TEST_CASE("regression: dS of one head beyond the limit, where chunks need not fill the device") {
+  Caps caps = caps_of("h100_vulkan");
+  caps.disabled = {"vulkan.coopmat.rule.chunks_of_ds"};
+  const Plan plan = plan_of("bwd f16 b1 hq4 hk4 sq16384 sk16384 d128", caps);
+  for (const Launch& l : plan.launches) CHECK(!l.has(trait::ds));
+}

@@ -40,7 +40,7 @@ constexpr double kDsFills = 1.9, kDsFillsNarrowBand = 3.8;
 inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tiles, double least) {
   const int64_t most = kDsBytes / std::max<int64_t>(bytes * step, 1) * step;
   if (most >= heads) return heads;
-  if (double(most * tiles) < least) return 0;
+  if (most == 0 || double(most * tiles) < least) return 0;
   const int64_t steps = heads / step, chunks = ceil_div(heads, most);
   return ceil_div(steps, chunks) * step;
 }
