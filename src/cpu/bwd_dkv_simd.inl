@@ -59,7 +59,8 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
   if (t.want_v) clear(t.d_vt, Dv, lanes, t.pitch);
 
   const int64_t element = t.q.dtype == TANDEM_F32 ? 4 : 2;
-  for (int h = 0; h < t.group; ++h) {
+  const int group = t.tiles.begin < t.tiles.end ? t.group : 0;  // without rows there is no q
+  for (int h = 0; h < group; ++h) {
     SimdRows q_rows = t.q, d_o_rows = t.d_o;
     q_rows.base = static_cast<char*>(t.q.base) + h * t.q_head * element;
     d_o_rows.base = static_cast<char*>(t.d_o.base) + h * t.d_o_head * element;

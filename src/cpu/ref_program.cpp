@@ -49,17 +49,19 @@ struct Call {
         kv(p.lengths_kv, args.lengths_kv, args.offsets_kv, p.seq_kv, p.total_kv) {
     Vec<TandemSequence> places(size_t(q.packed || kv.packed ? p.batch : 0));
     shared = q.are_shared(p.batch, places.data()) || kv.are_shared(p.batch, places.data());
-    const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
-      const auto* from = address<const char>(buffer);
-      return present && from ? load_side(p, from, 0, count)
+    // What no query reads need not be given, and its address is not looked at.
+    const bool queries = p.batch * p.heads_q * p.seq_q > 0,
+               pairs = queries && p.heads_kv * p.seq_kv > 0;
+    const auto get = [&](bool present, bool read, const tandem_buffer& buffer, int64_t count) {
+      return present && read ? load_side(p, address<const char>(buffer), 0, count)
                              : Vec<double>(size_t(present ? count : 0));
     };
-    bias_table = get(bool(p.table), args.bias_table, p.heads_q * p.table.size);
-    if (p.table) load_index();
-    dist_bias = get(p.dist_window > 0, args.dist_bias, p.heads_q * p.dist_window);
-    slope = get(p.alibi, args.slope, p.slopes_batch * p.heads_q);
-    tau = get(p.normalizer == Normalizer::elastic, args.tau, p.heads_q);
-    sink = get(p.sink, args.sink, p.sinks_batch * p.heads_q);
+    bias_table = get(bool(p.table), pairs, args.bias_table, p.heads_q * p.table.size);
+    if (p.table && pairs) load_index();
+    dist_bias = get(p.dist_window > 0, pairs, args.dist_bias, p.heads_q * p.dist_window);
+    slope = get(p.alibi, pairs, args.slope, p.slopes_batch * p.heads_q);
+    tau = get(p.normalizer == Normalizer::elastic, pairs, args.tau, p.heads_q);
+    sink = get(p.sink, queries, args.sink, p.sinks_batch * p.heads_q);
   }
 
   void load_index() {
@@ -67,7 +69,7 @@ struct Call {
     bias_index.resize(size_t(count));
     const auto copy = [&](auto element) {
       const auto* from = address<const decltype(element)>(args.bias_index);
-      for (int64_t n = 0; from && n < count; ++n) bias_index[size_t(n)] = int32_t(from[n]);
+      for (int64_t n = 0; n < count; ++n) bias_index[size_t(n)] = int32_t(from[n]);
     };
     if (p.table.index == TANDEM_U8) return copy(uint8_t());
     if (p.table.index == TANDEM_U16) return copy(uint16_t());
@@ -231,8 +233,15 @@ class RefProgram final : public Program {
 
   void load_extras(const Call& call, int64_t b, int64_t first, int64_t heads, Arrays* a) const {
     const Problem& p = call.p;
-    if (heads * p.seq_q * p.seq_kv == 0) return;  // optional inputs need not be given then
     RefHead& x = a->head;
+    x.dist_bias = call.dist_bias.data() + first * p.dist_window;
+    x.slope = call.slope.data() + (p.alibi ? p.head_number(p.slopes_batch, b, first) : 0);
+    x.tau = call.tau.data() + (p.normalizer == Normalizer::elastic ? first : 0);
+    x.sink = call.sink.data() + (p.sink ? p.head_number(p.sinks_batch, b, first) : 0);
+    x.index = b * p.heads_q + first;
+    x.dropout_seed = call.args.dropout_seed;
+    x.dropout_offset = call.args.dropout_offset;
+    if (heads * p.seq_q * p.seq_kv == 0) return;  // the other inputs need not be given then
     if (p.bias) {
       const char* base = address<const char>(call.args.bias);
       a->bias = call.overlay<double>(p.bias, b, first, heads, &x.bias_step, [&](int64_t at) {
@@ -266,13 +275,6 @@ class RefProgram final : public Program {
     }
     x.bias = a->bias.data();
     x.keep = a->keep.data();
-    x.dist_bias = call.dist_bias.data() + first * p.dist_window;
-    x.slope = call.slope.data() + (p.alibi ? p.head_number(p.slopes_batch, b, first) : 0);
-    x.tau = call.tau.data() + (p.normalizer == Normalizer::elastic ? first : 0);
-    x.sink = call.sink.data() + (p.sink ? p.head_number(p.sinks_batch, b, first) : 0);
-    x.index = b * p.heads_q + first;
-    x.dropout_seed = call.args.dropout_seed;
-    x.dropout_offset = call.args.dropout_offset;
   }
 
   // top: the largest logit of the head, which is raised; null: not wanted.

@@ -203,7 +203,7 @@ class SimdProgram final : public Program {
     const float exponent = entmax ? float(1 / (double(p.alpha) - 1)) : 1;
     const bool is_whole = exponent <= 16 && exponent == std::floor(exponent);
     return {kind,
-            kind == SimdKind::elastic ? tau + h : nullptr,
+            kind == SimdKind::elastic && tau ? tau + h : nullptr,
             entmax ? p.alpha - 1 : 1,
             exponent,
             is_whole ? int(exponent) : 0,

@@ -235,6 +235,40 @@ TEST_CASE("regression: without rows nothing reads the sinks") {
   }
 }
 
+TEST_CASE("regression: without keys nothing reads what scores are made of") {
+  for (const char* path : {"cpu/simd", "cpu/ref"})
+    for (const uint32_t normalizer : {TANDEM_SOFTMAX, TANDEM_ELASTIC}) {
+      tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, 1, 2, 2, 3, 0, 8);
+      p.sink = p.alibi = 1;
+      p.dist_window = 4;
+      p.normalizer = normalizer;
+      set_table(p, 5, TANDEM_U16, 1);
+      p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_SINK;
+      CAPTURE(std::string(path));
+      CAPTURE(normalizer);
+      const auto session = Session::open(path);
+      const Plan plan(*session, p);
+      // Far rows, of which the reference forms the scores again.
+      std::vector<float> q(2 * 3 * 8), sink(2, 5000.f), lse(2 * 3, 5000.f);
+      std::vector<float> d_q(q.size(), 7.f), d_sink(2, 7.f), scratch(4096);
+      const auto exactly = [](const std::vector<float>& v) {
+        return tandem_buffer{uint64_t(reinterpret_cast<uintptr_t>(v.data())), 0};
+      };
+      tandem_args args = TANDEM_ARGS_INIT;
+      args.q = args.o = args.d_o = exactly(q);
+      args.sink = exactly(sink), args.lse = exactly(lse);
+      args.d_q = exactly(d_q), args.d_sink = exactly(d_sink);
+      // No plan of this problem reads these: they are not given, or are no addresses.
+      args.bias_table = args.bias_index = args.dist_bias = args.slope = {3, 0};
+      args.workspace = {(exactly(scratch).handle + 255) / 256 * 256, 0};
+      args.workspace_size = plan.info().workspace_size;
+      REQUIRE(args.workspace_size <= 4 * scratch.size() - 256);
+      CHECK_MESSAGE(tandem_execute(plan, {0}, &args) == TANDEM_OK, tandem_last_message());
+      for (const std::vector<float>* v : {&d_q, &d_sink})
+        for (float x : *v) CHECK(x == 0);
+    }
+}
+
 TEST_CASE("regression: a softcap that is next to nothing, and scores of 0") {
   for (const char* device : {"cpu/simd", "cpu/ref"})
     for (const char* line : {"fwd f32 b1 hq1 sq2 sk4 d4 softcap=0x1p-149",
