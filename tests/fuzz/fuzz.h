@@ -70,6 +70,13 @@ tandem_device* open_recorded(const tandem::Caps& caps);
 tandem_status open_recorded(const tandem::Caps& caps, const tandem_device_options* options,
                             tandem_device** device);
 
+// Whether the scratch of the CPU's threads is a few megabytes. It grows with these sizes, and with
+// the largest that are legal it is more than machines have: the plan is OUT_OF_MEMORY.
+inline bool is_small_on_cpu(const tandem_problem& p) {
+  const int64_t most = int64_t(1) << 18;
+  return p.batch <= most && p.heads_q <= most && p.seq_kv <= most && p.parts <= most;
+}
+
 // Whether a plan may be refused so: never for a reason of the machine's, or an unforeseen one.
 bool is_refusal(const tandem_problem& problem, tandem_status status);
 
