@@ -5,6 +5,7 @@
 // are not real: compiling is not what is tested.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -16,34 +17,11 @@
 
 #include "attention.h"
 #include "counting.h"
-#include "fake_driver.h"
+#include "faked.h"
 
 using namespace vulkan_app;
 
 namespace {
-
-bool says(const char* word) {
-  return std::string(tandem_last_message()).find(word) != std::string::npos;
-}
-
-VkResult VKAPI_CALL name_nothing(VkDevice, const VkDebugUtilsObjectNameInfoEXT*) {
-  return VK_ERROR_OUT_OF_HOST_MEMORY;  // no reason to fail
-}
-
-// app's description with the driver in between, which makes no real pipelines.
-tandem_vk_device_desc fake_desc(const App& app) {
-  tandem_vk_device_desc desc = app.desc();
-  desc.gipa = fake_driver::install(app.gipa);
-  auto& replace = fake_driver::state().replace;
-  fake_driver::make_no_pipelines();
-  replace["vkSetDebugUtilsObjectNameEXT"] = reinterpret_cast<PFN_vkVoidFunction>(name_nothing);
-  return desc;
-}
-
-template <typename T>
-T* untouched() {
-  return reinterpret_cast<T*>(uintptr_t(0x5a5a5a5a));
-}
 
 // All calls of the library that ask something of the driver, up to the first that fails.
 tandem_status use_everything(const tandem_vk_device_desc& desc) {
@@ -261,114 +239,6 @@ TEST_CASE("Vulkan faults: matrices that are enabled, but whose shapes the driver
   CHECK(std::string(plan.info.path) == "scalar");
 }
 
-namespace {
-
-// What a device of less says, in place of the one behind it.
-struct Less {
-  bool votes = true, compute_votes = true, compute_matrices = true, f16_sums = true;
-  uint32_t uniform_bytes = 0;  // 0: as it is
-} less;
-
-template <typename Function>
-Function behind(const char* name, VkInstance instance) {
-  return reinterpret_cast<Function>(fake_driver::state().real(instance, name));
-}
-VkInstance less_instance = VK_NULL_HANDLE;
-
-void VKAPI_CALL less_properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2* properties) {
-  behind<PFN_vkGetPhysicalDeviceProperties2>("vkGetPhysicalDeviceProperties2", less_instance)(
-      gpu, properties);
-  for (auto* s = static_cast<VkBaseOutStructure*>(properties->pNext); s; s = s->pNext) {
-    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES) {
-      auto* own = reinterpret_cast<VkPhysicalDeviceSubgroupProperties*>(s);
-      if (!less.votes) own->supportedOperations &= ~uint32_t(VK_SUBGROUP_FEATURE_VOTE_BIT);
-      if (!less.compute_votes) own->supportedStages &= ~uint32_t(VK_SHADER_STAGE_COMPUTE_BIT);
-    }
-    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR &&
-        !less.compute_matrices)
-      reinterpret_cast<VkPhysicalDeviceCooperativeMatrixPropertiesKHR*>(s)
-          ->cooperativeMatrixSupportedStages &= ~uint32_t(VK_SHADER_STAGE_COMPUTE_BIT);
-    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES && less.uniform_bytes)
-      reinterpret_cast<VkPhysicalDeviceVulkan13Properties*>(s)->maxInlineUniformTotalSize =
-          less.uniform_bytes;
-  }
-}
-
-VkResult VKAPI_CALL less_matrices(VkPhysicalDevice gpu, uint32_t* count,
-                                  VkCooperativeMatrixPropertiesKHR* list) {
-  const char* const name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
-  const VkResult result = behind<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
-      name, less_instance)(gpu, count, list);
-  for (uint32_t n = 0; list && n < *count && !less.f16_sums; ++n)
-    for (VkComponentTypeKHR* type : {&list[n].CType, &list[n].ResultType})
-      if (*type == VK_COMPONENT_TYPE_FLOAT16_KHR) *type = VK_COMPONENT_TYPE_SINT32_KHR;
-  return result;
-}
-
-}  // namespace
-
-TEST_CASE("Vulkan faults: what a device says that it lacks is not used; a sentence names it") {
-  App app;
-  if (!usable(app)) return;
-  const tandem_vk_device_desc desc = fake_desc(app);
-  less_instance = app.instance;
-  auto& replace = fake_driver::state().replace;
-  replace["vkGetPhysicalDeviceProperties2"] = reinterpret_cast<PFN_vkVoidFunction>(less_properties);
-  replace["vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"] =
-      reinterpret_cast<PFN_vkVoidFunction>(less_matrices);
-  const char* const line = "fwd f16 b1 hq1 hk1 sq20 sk30 d16 dv16";
-  const auto path = [&] {
-    const Device device(desc);
-    return std::string(Plan(device, line).info.path);
-  };
-  less = Less();
-  const bool matrices = path() != "scalar";
-
-  const struct {
-    bool Less::*member;
-    const char* words;
-  } rows[] = {{&Less::votes, "subgroups do not vote"},
-              {&Less::compute_votes, "subgroups do not vote"},
-              {&Less::compute_matrices, "no cooperative matrices in compute shaders"},
-              {&Less::f16_sums, "no accumulators of f16"}};
-  for (const auto& row : rows) {
-    less = Less();
-    less.*row.member = false;
-    CAPTURE(row.words);
-    CHECK(path() == "scalar");
-    if (!matrices) continue;
-    const Device device(desc);
-    const tandem_problem problem = problem_of(line);
-    std::string words(tandem_explain(device, &problem, nullptr, 0) + 1, ' ');
-    tandem_explain(device, &problem, words.data(), words.size());
-    INFO(words);
-    CHECK(words.find(row.words) != std::string::npos);
-  }
-
-  less = Less();
-  less.uniform_bytes = 256;  // the least that the specification allows
-  tandem_device* none = untouched<tandem_device>();
-  CHECK(tandem_vk_device_create(&desc, nullptr, &none) == TANDEM_ERROR_MISSING_FEATURE);
-  CHECK(says("the device has 256 bytes of inline uniform blocks a pipeline, 432 are needed"));
-  less.uniform_bytes = 432;
-  CHECK((path() == "scalar") == !matrices);
-
-  // Without the memory model atomics may have device scope; with it alone they may not.
-  less = Less();
-  using Model = VkPhysicalDeviceVulkanMemoryModelFeatures;
-  auto* model = const_cast<Model*>(tandem::find_struct<Model>(
-      app.features.pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES));
-  if (model) {
-    model->vulkanMemoryModelDeviceScope = VK_FALSE;
-    CHECK(tandem_vk_device_create(&desc, nullptr, &none) == TANDEM_ERROR_MISSING_FEATURE);
-    CHECK(says("vulkanMemoryModelDeviceScope"));
-    model->vulkanMemoryModel = VK_FALSE;
-    CHECK(path() == "scalar");
-  }
-  CHECK(none == untouched<tandem_device>());
-  CHECK(fake_driver::state().live == 0);
-}
-
 TEST_CASE(
     "Vulkan faults: a device that is destroyed before its plans leaves nothing on the VkDevice") {
   auto app = std::make_unique<App>();
@@ -481,6 +351,39 @@ TEST_CASE("Vulkan faults: pipelines are made on as many threads as the device ma
     driver.before = nullptr;
   }
   CHECK(memory.live == 0);
+}
+
+TEST_CASE("Vulkan faults: threads that make the same plans while pipelines fail now and then") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  fake_driver::State& driver = fake_driver::state();
+  int calls = 0;  // under the driver's lock
+  driver.before = [&](const char* function) {
+    const bool fails = std::strcmp(function, "vkCreateComputePipelines") == 0 && ++calls % 3 == 0;
+    return fails ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_SUCCESS;
+  };
+  const tandem_problem problems[] = {problem_of(kForward), problem_of(kBackward)};
+  std::atomic<int> made{0}, failed{0}, others{0};
+  for (int round = 0; round < 50; ++round) {
+    const Device device(desc);
+    std::vector<std::thread> threads;
+    for (int n = 0; n < 4; ++n)
+      threads.emplace_back([&, n] {
+        for (int time = 0; time < 4; ++time) {
+          tandem_plan* plan = nullptr;
+          const tandem_status status = tandem_plan_create(device, &problems[(n + time) % 2], &plan);
+          const bool no_memory = status == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY && says("memory");
+          ++(status == TANDEM_OK ? made : no_memory ? failed : others);
+          tandem_plan_destroy(plan);
+        }
+      });
+    for (std::thread& t : threads) t.join();
+  }
+  CHECK(others == 0);
+  CHECK(made > 50);
+  CHECK(failed > 50);
+  CHECK(driver.live == 0);
 }
 
 TEST_CASE("Vulkan faults: an address for which the device does without kernels") {

@@ -16,6 +16,7 @@ if(TANDEM_WITH_VULKAN)
     target_include_directories(tandem_vulkan_${part} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
     target_include_directories(tandem_vulkan_${part} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
   endforeach()
+  target_sources(tandem_vulkan_faults PRIVATE vulkan/test_lacks.cpp)
   # It makes thousands of devices, each of which would unpack these modules: they are there as words. Others are packed.
   foreach(module fwd bwd_origin bwd_row_sums bwd_dkv bwd_dq bwd_dbias)
     tandem_shader(tandem_vulkan_memory ${module} scalar/${module}.comp vulkan1.2)
