@@ -61,7 +61,7 @@ def compare(devices: int, rows: int) -> dict[str, float]:
     spec = PartitionSpec(None, None, AXIS, None)
     split = jax.shard_map(
         partial(ring_attention, size=devices),
-        mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False,
+        mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec,
     )  # fmt: skip
     keys = jax.random.split(jax.random.key(1), 4)
     q, d_o = (jax.random.normal(key, (2, 4, rows, 32)) for key in keys[:2])

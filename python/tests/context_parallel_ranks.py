@@ -239,7 +239,16 @@ def errors(rank: int, file: str) -> None:
         x = draw_one(1, 4, 16, 8)
         with pytest.raises(ta.UnsupportedError, match="q is float64"):
             cp.attention(x.double(), x.double(), x.double())
+        with pytest.raises(ta.InvalidArgumentError, match="q is a NoneType, not a tensor"):
+            cp.attention(None, x, x)  # type: ignore[arg-type]
+        with pytest.raises(ta.UnsupportedError, match="q is a tensor of layout"):
+            cp.attention(x.to_sparse(), x, x)
         assert cp.attention(x, x, x).shape == x.shape
+        # The gradient of a sum depends on x alone, and on nothing that comes in.
+        x.requires_grad_()
+        (d_x,) = torch.autograd.grad(cp.attention(x, x, x).sum(), x, create_graph=True)
+        with pytest.raises(ta.UnsupportedError, match="no second derivatives"):
+            (d_x.square().sum() + x.sum()).backward()
     dist.destroy_process_group()
 
 

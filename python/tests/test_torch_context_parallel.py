@@ -37,3 +37,20 @@ def test_four_processes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.skip(f"a sequence is split over two or four GPUs, and there is {ranks}")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     run(name, tmp_path)
+
+
+def test_a_graph_ends_where_ranks_compare(tmp_path: Path) -> None:
+    """What they say to each other is text, which torch's compiler does not trace."""
+    import torch.distributed as dist
+
+    from tandem_attention.torch import attention
+    from tandem_attention.torch.context_parallel import ContextParallel
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        parallel = ContextParallel()
+        q, k, v = (torch.randn(1, 2, 4, 8, device="cpu") for _ in "qkv")
+        f = torch.compile(lambda *x: parallel.attention(*x, causal=True) * 2, backend="eager")
+        torch.testing.assert_close(f(q, k, v), attention(q, k, v, causal=True) * 2)
+    finally:
+        dist.destroy_process_group()

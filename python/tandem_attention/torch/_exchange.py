@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +12,37 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._errors import InvalidArgumentError
+from . import _ops
 
 HEADER = 4096
+
+
+class _Last(torch.autograd.Function):
+    """A gradient, whose own derivatives are refused."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *_: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        _ops.refuse_second_derivatives()
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward whose results have no derivatives. Those that exist depend on all that it reads:
+    torch's once_differentiable() asks the gradients that come in alone, and loses the others."""
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *gradients: Tensor | None) -> Any:
+        with torch.no_grad():
+            made = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return made
+        read = [t for t in (*gradients, *ctx.saved_tensors) if t is not None and t.requires_grad]
+        return tuple(_Last.apply(t, *read) if isinstance(t, Tensor) and read else t for t in made)
+
+    return once
 
 
 def agree(groups: list[Any], description: dict[str, str], error: Exception | None) -> None:
@@ -115,15 +146,22 @@ def _to_heads(x: Tensor, group: Any, halves: int) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
+    """Linear, so that it saves nothing; the attention behind it has no second derivatives."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any, halves: int, to_rows: bool) -> Tensor:
         ctx.call = (group, halves, to_rows)
         return (_to_rows if to_rows else _to_heads)(x, group, halves)
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, d: Tensor) -> Any:
         group, halves, to_rows = ctx.call
         return (_to_heads if to_rows else _to_rows)(d, group, halves), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        _ops.refuse_forward_mode()
 
 
 def to_rows(x: Tensor, group: Any, halves: int) -> Tensor:

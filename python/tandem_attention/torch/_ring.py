@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._options import UNBOUNDED, Options, in_parts
 from .._problem import GRADIENTS
-from . import _kernels
-from ._exchange import shift, wait
+from . import _kernels, _ops
+from ._exchange import first_derivative, shift, wait
 from ._kernels import Inputs
 from ._merge import merge_into
 
@@ -267,7 +267,7 @@ class RingAttention(torch.autograd.Function):
         return made, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx: Any, d_o: Tensor | None, _: Any) -> Any:
         *tensors, o, lse, below, below_lse, above, above_lse = ctx.saved_tensors
         t = Tensors(*tensors)
@@ -294,6 +294,10 @@ class RingAttention(torch.autograd.Function):
                 ds = (part_lse - safe).exp() * ((d_o.float() * part).sum(-1) - delta)
                 made["slope"] = made["slope"] - _like((ds * far).sum(-1), t.slope)
         return (None, None, *(made.get(n) if need[n] else None for n in Tensors._fields))
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        _ops.refuse_forward_mode()
 
 
 def _like(x: Tensor, like: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._options import UNBOUNDED, Diagonal, Order, Window, make_options
-from . import _exchange, _ring
+from . import _exchange, _kernels, _ring
 from ._attention import _four, _integers, _spans, _vector, attention
-from ._kernels import autocast
 
 __all__ = ["ContextParallel"]
 
@@ -27,6 +26,17 @@ _REFUSED = (
     "offsets_q", "offsets_kv", "seed", "offset", "max_seq_q", "max_seq_kv",
 )  # fmt: skip
 _REMEMBERED = 4096
+
+
+_outside: list[Any] = []
+
+
+def _outside_graphs() -> Any:
+    """attention() as torch's compiler leaves it alone. Importing that takes seconds."""
+    if not _outside:
+        disable: Any = torch.compiler.disable
+        _outside.append(disable(ContextParallel.attention))
+    return _outside[0]
 
 
 class ContextParallel:
@@ -212,6 +222,14 @@ class ContextParallel:
         Raises:
             TandemError: on all ranks: arguments of one rank are refused, or ranks disagree.
         """
+        if torch.compiler.is_compiling():
+            # What ranks say to each other is no part of a graph, which ends here and goes on after.
+            return _outside_graphs()(
+                self, q, k, v, bias=bias, keep=keep, spans=spans, slope=slope, sink=sink,
+                lengths_q=lengths_q, lengths_kv=lengths_kv, scale=scale, causal=causal,
+                align=align, window=window, softcap=softcap, layout=layout,
+                deterministic=deterministic, allow_tf32=allow_tf32, return_lse=return_lse, **others,
+            )  # fmt: skip
         words = {
             "scale": scale, "causal": causal, "align": align, "window": window, "softcap": softcap,
             "layout": layout, "deterministic": deterministic, "allow_tf32": allow_tf32,
@@ -246,14 +264,14 @@ class ContextParallel:
             )
             if not absent:
                 raise UnsupportedError(f"{name} is not there when the sequence is split over ranks")
-        for name, t in zip(_ring.Tensors._fields, inputs, strict=True):
-            if t is not None and not isinstance(t, Tensor):
-                raise InvalidArgumentError(f"{name} is a {type(t).__name__}, not a tensor")
+        _kernels._check(
+            _kernels.Inputs(**dict(zip(_ring.Tensors._fields, inputs, strict=True))), {}
+        )
         q, k, v, bias, keep, spans, slope, sink, lengths_q, lengths_kv = inputs
         words = dict(words)
         kind = q.device.type
         if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            q, k, v = (autocast(t, torch.get_autocast_dtype(kind)) for t in (q, k, v))
+            q, k, v = (_kernels.autocast(t, torch.get_autocast_dtype(kind)) for t in (q, k, v))
         if words["deterministic"] is None:
             words["deterministic"] = torch.are_deterministic_algorithms_enabled()
         if words["allow_tf32"] is None:
