@@ -39,6 +39,8 @@ def _numpy_dtype(dtype: str) -> Any:
 
 
 def _view_numpy(name: str, array: np.ndarray[Any, Any]) -> View:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise UnsupportedError(f"{name} is a masked array, whose mask is not read; keep hides keys")
     item = array.itemsize
     if any(s % item for s in array.strides):
         raise InvalidArgumentError(f"{name} has strides that are no multiples of its elements")
@@ -96,6 +98,10 @@ class _Jax(Framework):
     name = "jax"
 
     def view(self, name: str, array: Any) -> View:
+        if isinstance(array, importlib.import_module("jax").core.Tracer):
+            raise InvalidArgumentError(
+                f"{name} is traced by JAX, and q is no array of JAX: jnp.asarray(q) is one"
+            )
         view = _view_dlpack(name, array)
         if view.device != "cpu":
             raise UnsupportedError(

@@ -242,14 +242,14 @@ def _refuse_for_jax(**given: Any) -> None:
             )
 
 
-def _refuse_autograd(given: dict[str, Any]) -> None:
+def _refuse_autograd(given: dict[str, Any], where: str = "out=") -> None:
     """That no gradient of torch gets lost: as in torch, out= is for calls without one."""
     for name, array in given.items():
         if not getattr(array, "requires_grad", False):
             continue
         if importlib.import_module("torch").is_grad_enabled():
             raise UnsupportedError(
-                f"{name} requires a gradient, and autograd has no part in calls with out=:"
+                f"{name} requires a gradient, and autograd has no part in calls with {where}:"
                 " detach() it, or call under torch.no_grad()"
             )
 
@@ -384,6 +384,8 @@ def attention(
     opts = make_options(**words)
     if out is not None:
         _refuse_autograd({"q": q, "k": k, "v": v, **inputs, "out": out})
+    elif framework.name != "torch":
+        _refuse_autograd({"k": k, "v": v, **inputs}, "a q that is no tensor")
     arrays = _collect(framework, q, k, v, opts, device, inputs)
     shapes = output_shapes(arrays.layouts(), opts)
     make, of_out = framework, None if out is None else framework_of(out)
@@ -530,7 +532,7 @@ def _wanted(gradients: tuple[str, ...] | None, present: dict[str, Any]) -> tuple
 def _reduced(gradient: Any, bias: Any) -> Any:
     """d_bias in bias's own shape: summed over keys where bias has one for all."""
     if bias.shape[-1] == 1 != gradient.shape[-1]:
-        if isinstance(gradient, np.ndarray):
+        if hasattr(gradient, "astype"):  # numpy's and cupy's
             side = side_dtype(gradient.dtype.name)
             wide = gradient.astype(side).sum(-1, keepdims=True)
             gradient = wide.astype(gradient.dtype)

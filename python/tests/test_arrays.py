@@ -534,3 +534,21 @@ def test_outputs_that_are_inputs_are_refused() -> None:
         with pytest.raises(ta.InvalidArgumentError, match="o"):
             ta.attention(q, k, v, out=out)
         assert np.array_equal(out, before)
+
+
+def test_masks_of_numpy_are_not_lost() -> None:
+    q, k, v = problem()
+    with pytest.raises(ta.UnsupportedError, match="k is a masked array, whose mask is not read"):
+        ta.attention(q, np.ma.masked_where(k > 0, k), v)
+    whole = np.ma.masked_array(k)
+    assert np.array_equal(ta.attention(q, whole, v), ta.attention(q, k, v))
+
+
+def test_gradients_of_torch_beside_a_q_of_numpy_are_not_lost() -> None:
+    torch = pytest.importorskip("torch")
+    q, k, v = problem()
+    learned = torch.tensor(k, requires_grad=True, device="cpu")
+    with pytest.raises(ta.UnsupportedError, match=r"k requires a gradient, .* no tensor"):
+        ta.attention(q, learned, v)
+    with torch.no_grad():
+        assert np.array_equal(ta.attention(q, learned, v), ta.attention(q, k, v))

@@ -10,6 +10,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
+from jax.export import symbolic_shape  # noqa: E402
 
 import tandem_attention as ta  # noqa: E402
 from tandem_attention import masks  # noqa: E402
@@ -250,6 +251,16 @@ def test_refusals() -> None:
         attention(q, k.astype(jnp.float16), v)
     with pytest.raises(ta.UnsupportedError, match="head_dim"):
         attention(normal(1, 1, 2, 600), normal(1, 1, 2, 600), normal(1, 1, 2, 8))
+    host = np.ones(q.shape, np.float32)
+    with pytest.raises(ta.InvalidArgumentError, match="k is traced by JAX, and q is no array of"):
+        jax.make_jaxpr(lambda x: ta.attention(host, x, x))(k)
+    (some,) = symbolic_shape("some")
+    with pytest.raises(
+        ta.UnsupportedError, match=r"\(some, 2, 5, 8\) has a size that is no number"
+    ):
+        jax.eval_shape(
+            lambda x: attention(x, x, x), jax.ShapeDtypeStruct((some, 2, 5, 8), jnp.float32)
+        )
     with pytest.raises(ta.InvalidArgumentError, match="q is a NoneType, not an array"):
         attention(None, k, v)
     with pytest.raises(ta.InvalidArgumentError, match="k has 1 dimensions, not 4"):

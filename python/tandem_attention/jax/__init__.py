@@ -62,6 +62,11 @@ def _side(q: Any) -> Any:
 
 
 def _layout(x: Any) -> Layout:
+    if not all(isinstance(n, (int, np.integer)) for n in x.shape):
+        raise UnsupportedError(
+            f"an array of shape {x.shape} has a size that is no number: a program has a plan for"
+            " each size, so export one for each"
+        )
     strides, size = [], 1
     for n in reversed(x.shape):
         strides.append(size)
