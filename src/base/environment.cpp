@@ -16,10 +16,10 @@ namespace tandem {
 const char* environment_value(const char* name, String* room) {
   DWORD size = GetEnvironmentVariableA(name, nullptr, 0);  // with the final NUL
   if (size == 0) return nullptr;
-  while (size > room->size()) {  // another thread may set a longer one meanwhile
+  do {  // another thread may set a longer one meanwhile
     room->resize(size);
     size = GetEnvironmentVariableA(name, &(*room)[0], DWORD(room->size()));
-  }
+  } while (size > room->size());
   return room->c_str();
 }
 
