@@ -20,7 +20,8 @@ std::string cell(const Result& row, const char* key, const char* format = "{:.4g
   if (it->is_number_float()) return fmt::format(fmt::runtime(format), it->get<double>());
   if (it->is_array()) {
     std::string s;
-    for (const auto& word : *it) s += (s.empty() ? "" : " ") + word.get<std::string>();
+    for (const auto& word : *it)
+      s += (s.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : word.dump());
     return s;
   }
   return it->dump();
@@ -73,8 +74,17 @@ constexpr double kSlow = 2;
 // By how many times a row took longer than its plan's estimate; 0: it has none, or no time.
 double over_estimate(const Result& row) {
   const auto ms = row.find("ms"), estimated = row.find("estimated_ms");
-  if (ms == row.end() || estimated == row.end() || !ms->is_number()) return 0;
+  if (ms == row.end() || estimated == row.end()) return 0;
+  if (!ms->is_number() || !estimated->is_number()) return 0;
   return ms->get<double>() / estimated->get<double>();
+}
+
+// Whether a file has the parts of a result; what these say may be anything.
+bool is_result(const Result& r) {
+  if (!r.is_object() || !r.contains("header") || !r.contains("rows")) return false;
+  const Result& rows = r["rows"];
+  return r["header"].is_object() && rows.is_array() &&
+         std::all_of(rows.begin(), rows.end(), [](const Result& row) { return row.is_object(); });
 }
 
 }  // namespace
@@ -83,8 +93,7 @@ Result load_result(const std::string& file) {
   std::ifstream in(file);
   if (!in) throw std::runtime_error(file + " cannot be read");
   Result r = Result::parse(in, nullptr, false);
-  if (r.is_discarded() || !r.is_object() || !r.contains("header") || !r.contains("rows"))
-    throw std::runtime_error(file + " is no result of tandem bench");
+  if (!is_result(r)) throw std::runtime_error(file + " is no result of tandem bench");
   return r;
 }
 
