@@ -399,6 +399,23 @@ def test_a_seed_that_changes_is_a_number_of_the_graph() -> None:
         assert not any("mod" in name for name in operations if "module" not in name)
 
 
+def test_transforms_inside_a_graph() -> None:
+    """vmap has a rule there. Derivatives are refused by name, whatever torch makes of the error."""
+    q, k, v = qkv(2, 1, 2, 3, 8)
+
+    def loss(x: Tensor) -> Tensor:
+        o: Tensor = attention(x, k[0], v[0])
+        return o.sum()
+
+    mapped = torch.compile(lambda *x: torch.vmap(attention)(*x), backend="eager", fullgraph=True)
+    torch.testing.assert_close(mapped(q, k, v), torch.vmap(attention)(q, k, v))
+    gradient = torch.compile(lambda x: torch.func.grad(loss)(x), backend="eager", fullgraph=True)
+    with pytest.raises(
+        Exception, match=r"attention has no derivatives of torch\.func inside a graph"
+    ):
+        gradient(q[0])
+
+
 def test_a_ring_sums_in_float32_whatever_the_default_is() -> None:
     from tandem_attention._options import make_options
     from tandem_attention.torch import _ring

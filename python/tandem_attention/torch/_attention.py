@@ -392,7 +392,7 @@ def attention(
         _kernels.check_tensors(inputs)
         if kind == "meta" and not compiling:
             _check_meta(inputs, options)
-        if not compiling and torch._C._are_functorch_transforms_active():
+        if torch._C._are_functorch_transforms_active():
             raise UnsupportedError("return_max_logit under torch.func is not in this version")
         every: Any = _ops.attention_max_logit
         o, lse, largest = every(*inputs, _eager.rng(options, seed, offset), *options)
@@ -402,12 +402,17 @@ def attention(
         if kind == "meta" and not compiling:
             _check_meta(inputs, options)
         op: Any = _ops.attention
+        args: tuple[Any, ...]
         if compiling and plain and not options.dropout and not _plain_ops.is_exporting():
-            o, lse = _plain_ops.attention(*_plain_ops.narrow(inputs, options))
+            op, args = _plain_ops.attention, _plain_ops.narrow(inputs, options)
         else:
-            if not compiling and torch._C._are_functorch_transforms_active():
-                op = _Transformed.apply
-            o, lse = op(*inputs, _eager.rng(options, seed, offset), *options)
+            args = *inputs, _eager.rng(options, seed, offset), *options
+        if not torch._C._are_functorch_transforms_active():
+            o, lse = op(*args)
+        elif compiling:
+            o, lse = _ops.in_traced_transform(op, args)
+        else:
+            o, lse = _Transformed.apply(*args)
     else:
         if seed is None:
             seed = int(_eager.random_seed()) if options.dropout else 0

@@ -218,11 +218,14 @@ def merge(part_o: Tensor, part_lse: Tensor, *, layout: Order = "bhsd") -> tuple[
     if forward_ad._current_level >= 0:
         _ops.refuse_tangents((("part_o", part_o), ("part_lse", part_lse)), "merge")
     op: Any = merge_op
-    if not torch.compiler.is_compiling():
-        if torch._C._are_functorch_transforms_active():
-            op = _Transformed.apply
-        else:  # of a sentence before one of torch's about sizes
-            whole = part_lse.contiguous()
-            make_merge(_layouts({"part_o": part_o, "part_lse": whole}), bshd, False)
+    compiling = torch.compiler.is_compiling()
+    if torch._C._are_functorch_transforms_active():
+        if compiling:
+            o, lse = _ops.in_traced_transform(op, (part_o, part_lse, bshd), "merge")
+            return o, lse
+        op = _Transformed.apply
+    elif not compiling:  # of a sentence before one of torch's about sizes
+        whole = part_lse.contiguous()
+        make_merge(_layouts({"part_o": part_o, "part_lse": whole}), bshd, False)
     o, lse = op(part_o, part_lse, bshd)
     return o, lse

@@ -148,6 +148,18 @@ def refuse_forward_mode(what: str = "attention") -> None:
     raise UnsupportedError(f"{what} has no forward-mode derivatives in this version")
 
 
+def in_traced_transform(op: Any, args: tuple[Any, ...], what: str = "attention") -> Any:
+    """An operation under torch.func in what torch.compile traces: vmap has a rule for it there, and
+    derivatives have none."""
+    try:
+        return op(*args)
+    except RuntimeError:
+        raise UnsupportedError(
+            f"{what} has no derivatives of torch.func inside a graph of torch.compile: take them by"
+            " autograd, or outside of it"
+        ) from None
+
+
 def refuse_tangents(named: Iterable[tuple[str, Any]], what: str = "attention") -> None:
     """Names the tensor whose derivative of forward mode would vanish.
 
