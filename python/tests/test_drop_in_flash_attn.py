@@ -274,6 +274,41 @@ def test_longer_sequences_are_cut(causal):
     assert dmask.shape == (2, 4, 4, 6)
 
 
+def test_slopes_of_each_entry_read_offsets_as_all_slopes_do():
+    """Those beside the total, and rows before the first sequence, too."""
+    q, k = rand(7, 4, 8), rand(9, 2, 8)
+    slopes = rand(4).abs()
+    for cu_q, cu_k in (([0, 3, 7], [0, 4, 20]), ([2, 5, 7], [0, 4, 9]), ([0, 3, 7], [-2, 4, 9])):
+        cu_q, cu_k = torch.tensor(cu_q), torch.tensor(cu_k)
+        each, one = (
+            flash_attn_varlen_func(
+                q, k, k, cu_q, cu_k, 4, 9, causal=True, alibi_slopes=s, return_attn_probs=True
+            )
+            for s in (slopes.repeat(2, 1), slopes)
+        )
+        rows = slice(int(cu_q[0]), 7)
+        torch.testing.assert_close(each[0][rows], one[0][rows])
+        torch.testing.assert_close(each[1], one[1])
+        assert each[0].shape == q.shape
+
+
+def test_wrong_packed_arguments():
+    q, k, at = rand(7, 4, 8), rand(9, 2, 8), torch.tensor([0, 3, 7])
+    for change, sentence in (
+        ({"q": None}, "q is a NoneType"),
+        ({"cu_seqlens_q": [0, 3, 7]}, "cu_seqlens_q is a list"),
+        ({"cu_seqlens_k": torch.tensor(3)}, r"cu_seqlens_k is \[\], not"),
+        ({"cu_seqlens_k": at.float()}, "cu_seqlens_k is float32"),
+        ({"cu_seqlens_q": torch.tensor([0, 5, 3]), "alibi_slopes": torch.ones(2, 4) * at[:2, None]},
+         "cu_seqlens_q goes down, from 5 to 3"),
+        ({"alibi_slopes": [1.0] * 4}, "alibi_slopes is a list"),
+        ({"window_size": None}, r"window_size is None, not \(left, right\)"),
+    ):  # fmt: skip
+        given = {"q": q, "k": k, "v": k, "cu_seqlens_q": at, "cu_seqlens_k": at, **change}
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            flash_attn_varlen_func(**given, max_seqlen_q=4, max_seqlen_k=4)
+
+
 def paged(t, page, seed=0):
     """[B, S, H, D] as (pages in a random order, table), with unused entries out of range."""
     batch, keys = t.shape[:2]

@@ -239,6 +239,8 @@ def test_what_is_refused():
             scaled_dot_product_attention(t, t, t)
     with pytest.raises(TypeError, match="query is a NoneType"):
         scaled_dot_product_attention(None, q, q)
+    with pytest.raises(TypeError, match="attn_mask is a list, not a tensor"):
+        scaled_dot_product_attention(q, q, q, [[True]])
     with pytest.raises(TypeError, match="positional"):
         scaled_dot_product_attention(q, q, q, None, 0.0, False, 1.0)
 

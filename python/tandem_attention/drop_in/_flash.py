@@ -15,7 +15,7 @@ from torch import Tensor
 from .._errors import InvalidArgumentError
 from .._options import number, whole_number
 from ..torch import attention
-from ..torch._kernels import side_type
+from ..torch._kernels import Inputs, check_tensors, check_whole_numbers, side_type
 from ..torch._ops import refuse_tangents
 
 _INF = float("inf")
@@ -61,8 +61,12 @@ def window(size: tuple[int, int], causal: bool, keys: int) -> tuple[int, int] | 
     A side that is negative or reaches over all keys is unbounded. A right side beside a bounded
     left one then counts as the number of keys, which hides something where Sq is above 2 Sk.
     """
-    if len(size) != 2:
-        raise InvalidArgumentError(f"window_size has {len(size)} numbers, not 2")
+    try:
+        count = len(size)
+    except TypeError:
+        raise InvalidArgumentError(f"window_size is {size!r}, not (left, right)") from None
+    if count != 2:
+        raise InvalidArgumentError(f"window_size has {count} numbers, not 2")
     whole = [whole_number(f"window_size[{n}]", size[n]) for n in (0, 1)]
     left, right = (-1 if n < 0 or n >= keys else n for n in whole)
     if causal:
@@ -81,6 +85,8 @@ def slopes_of(alibi: Tensor | None, batch: int, heads: int) -> Tensor | None:
     """alibi_slopes as [Hq], or as [B, Hq] where batch entries differ."""
     if alibi is None:
         return None
+    if not isinstance(alibi, Tensor):
+        raise InvalidArgumentError(f"alibi_slopes is a {type(alibi).__name__}, not a tensor")
     if alibi.dtype != torch.float32:
         raise InvalidArgumentError(f"alibi_slopes is {alibi.dtype}, not torch.float32")
     if alibi.shape not in ((heads,), (batch, heads)):
@@ -109,6 +115,7 @@ def dense(
 
     Returns out, lse [B, Hq, Sq] with -inf in empty rows, S_dmask [B, Hq, Sq, Sk] if wanted.
     """
+    check_tensors(Inputs(q, k, v))
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 4:
             raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; [B, S, H, D] has 4")
@@ -141,6 +148,14 @@ def _each(slopes: Tensor | None) -> bool:
     return slopes is not None and slopes.dim() == 2
 
 
+def check_offsets(name: str, cu: Any) -> None:
+    if not isinstance(cu, Tensor):
+        raise InvalidArgumentError(f"{name} is a {type(cu).__name__}, not a tensor")
+    if cu.dim() != 1 or not cu.shape[0]:
+        raise InvalidArgumentError(f"{name} is {list(cu.shape)}, not [B + 1]")
+    check_whole_numbers(name, cu)
+
+
 class Packed(NamedTuple):
     """Where the sequences of a packed batch lie."""
 
@@ -159,8 +174,12 @@ def packed(
 
     Returns out, lse [Hq, total_q] with -inf in empty rows, S_dmask [B, Hq, max_q, max_k] if wanted.
     """
+    check_tensors(Inputs(q, k, v))
     if q.dim() != 3:
         raise InvalidArgumentError(f"q has {q.dim()} dimensions; [total, H, D] has 3")
+    check_offsets("cu_seqlens_q", where.cu_q)
+    if where.cu_k is not None:
+        check_offsets("cu_seqlens_k", where.cu_k)
     batch, heads = where.cu_q.shape[0] - 1, q.shape[1]
     slopes = slopes_of(alibi, batch, heads)
     keywords = settings.keywords(where.max_k)
@@ -203,13 +222,24 @@ def _pack_lse(lse: Tensor, cu: Tensor, total: int) -> Tensor:
     return rows.masked_fill(~inside[:, None], -_INF).t().contiguous()
 
 
+def _starts(name: str, cu: Tensor, total: int) -> list[int]:
+    """Offsets on the host, each the nearest number from 0 to total, as attention() reads them."""
+    starts = [min(max(n, 0), total) for n in cu.tolist()]
+    for first, last in itertools.pairwise(starts):
+        if last < first:
+            raise InvalidArgumentError(f"{name} goes down, from {first} to {last}")
+    return starts
+
+
 def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, where: Packed, keywords: dict[str, Any], slopes: Any,
     seed: int | None,
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
     """Sequences with slopes of their own. Reads the offsets on the host. None: none has queries."""
-    starts = where.cu_q.tolist()
-    starts_k = None if where.cu_k is None else where.cu_k.tolist()
+    starts = _starts("cu_seqlens_q", where.cu_q, q.shape[0])
+    starts_k = None
+    if where.cu_k is not None:
+        starts_k = _starts("cu_seqlens_k", where.cu_k, k.shape[0])
     lengths = None if where.lengths_k is None else where.lengths_k.tolist()
     longest_q, longest_k = where.max_q or q.shape[0], where.max_k or k.shape[0]
     outs: list[Tensor] = []
@@ -220,8 +250,12 @@ def _one_by_one(
         outs.append(q.new_zeros((rows, q.shape[1], v.shape[-1])))
         lses.append(q.new_full((q.shape[1], rows), -_INF, dtype=side_type(q)))
 
+    if starts[0] == starts[-1]:
+        return None
+    if starts[0]:
+        fill(starts[0])
     for b, (first, last) in enumerate(itertools.pairwise(starts)):
-        if first >= last:
+        if first == last:
             continue
         if starts_k is not None:
             rows = slice(starts_k[b], min(starts_k[b + 1], starts_k[b] + longest_k))
@@ -238,8 +272,6 @@ def _one_by_one(
         lses.append(lse[0])
         if end < last:
             fill(last - end)
-    if not outs:
-        return None
     if q.shape[0] > starts[-1]:
         fill(q.shape[0] - starts[-1])
     return torch.cat(outs), torch.cat(lses, 1)
@@ -285,7 +317,7 @@ def _unpack(t: Tensor, cu: Tensor, rows: int) -> Tensor:
     if not t.shape[0]:
         return t.new_zeros((cu.shape[0] - 1, rows, *t.shape[1:]))
     index = cu[:-1, None] + torch.arange(rows, device=cu.device)
-    return t[index.clamp(max=t.shape[0] - 1).long()]
+    return t[index.clamp(0, t.shape[0] - 1).long()]
 
 
 def _packed_dmask(

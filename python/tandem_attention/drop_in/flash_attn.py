@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .._errors import InvalidArgumentError
 from .._options import whole_number
-from ._flash import Packed, Result, Settings, dense, packed, theirs
+from ..torch._kernels import Inputs, check_tensors
+from ._flash import Packed, Result, Settings, check_offsets, dense, packed, theirs
 from ._kvcache import flash_attn_with_kvcache, gather_pages
 
 __all__ = [
@@ -163,7 +164,9 @@ def flash_attn_varlen_func(
     max_q = whole_number("max_seqlen_q", max_seqlen_q)
     max_k = whole_number("max_seqlen_k", max_seqlen_k)
     where = Packed(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    check_tensors(Inputs(q, k, v))
     if block_table is not None:
+        check_offsets("cu_seqlens_k", cu_seqlens_k)
         lengths = cu_seqlens_k.diff()
         k, v = (gather_pages(t, block_table, lengths, max_k) for t in (k, v))
         where = Packed(cu_seqlens_q, None, max_q, max_k, lengths)

@@ -181,6 +181,8 @@ def scaled_dot_product_attention(
     for name, t in (("query", query), ("key", key), ("value", value)):
         if not isinstance(t, Tensor) and not hasattr(type(t), "__torch_function__"):
             raise TypeError(f"{name} is a {type(t).__name__}, not a tensor")
+    if attn_mask is not None and not hasattr(type(attn_mask), "__torch_function__"):
+        raise TypeError(f"attn_mask is a {type(attn_mask).__name__}, not a tensor")
     if any(isinstance(t, Tensor) and t.is_nested for t in (query, key, value)):
         return jagged_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
