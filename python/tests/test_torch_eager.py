@@ -26,7 +26,7 @@ from tandem_attention.torch import _eager, attention, eager_info  # noqa: E402
 
 DEVICE = os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu")
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
-HAS_ABI = (2, 10) <= TORCH and sys.platform != "win32"
+HAS_ABI = TORCH >= (2, 10) and sys.platform != "win32"
 pytestmark = pytest.mark.skipif(not HAS_ABI, reason="the operators need torch 2.10 and dlopen()")
 
 
