@@ -251,7 +251,7 @@ def test_lengths_of_drop_ins_are_not_cut() -> None:
     offsets = torch.tensor([0, 3, 6], dtype=torch.int32)
     with pytest.raises(InvalidArgumentError, match=r"max_seqlen_k is 3\.5, which is no whole"):
         flash_attn_varlen_func(q, k, v, offsets, offsets, 3, 3.5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="offsets_q is float32, not of a type"):
+    with pytest.raises(InvalidArgumentError, match="cu_seqlens_q is float32, not of a type"):
         flash_attn_varlen_func(q, k, v, offsets.float(), offsets, 3, 3)
 
 
