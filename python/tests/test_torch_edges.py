@@ -399,6 +399,25 @@ def test_a_seed_that_changes_is_a_number_of_the_graph() -> None:
         assert not any("mod" in name for name in operations if "module" not in name)
 
 
+@pytest.mark.parametrize("setting", ["tf32", "ieee"])
+def test_tf32_by_the_newer_name_of_the_setting(setting: str) -> None:
+    """After which torch refuses to say it by the older one."""
+    from tandem_attention.torch._kernels import matmul_tf32
+
+    matmul: Any = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has one name")
+    before = matmul.fp32_precision
+    f = torch.compile(lambda x: x * 2 if matmul_tf32() else x, backend="eager", fullgraph=True)
+    try:
+        matmul.fp32_precision = setting
+        assert matmul_tf32() == (setting == "tf32")
+        assert f(torch.ones(1)) == 1 + (setting == "tf32")
+    finally:
+        matmul.fp32_precision = before
+    assert not matmul.allow_tf32
+
+
 def test_transforms_inside_a_graph() -> None:
     """vmap has a rule there. Derivatives are refused by name, whatever torch makes of the error."""
     q, k, v = qkv(2, 1, 2, 3, 8)

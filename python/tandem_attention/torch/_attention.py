@@ -305,7 +305,7 @@ def attention(
         batch_invariant: the bits of a row do not depend on the batch, on padding, packing, how many
             heads there are, or where a prefill is cut. Includes deterministic. With softmax, masks
             by position, softcap, slope, sink and lengths.
-        allow_tf32: by default torch.backends.cuda.matmul.allow_tf32.
+        allow_tf32: by default torch.backends.cuda.matmul.allow_tf32, or its fp32_precision.
         workspace_limit: most bytes of workspace of a kernel call; 0: the planner's choice.
         seed, offset: of dropout, whole numbers; by default drawn from torch's CPU generator, which
             torch.manual_seed() sets and checkpointing restores.
@@ -334,9 +334,7 @@ def attention(
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     if allow_tf32 is None:
-        allow_tf32 = (
-            kind == "cuda" and q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-        )
+        allow_tf32 = kind == "cuda" and q.dtype == torch.float32 and _kernels.matmul_tf32()
     # As numbers, since a tensor as part of a key would count by its identity, not its value.
     if scale is not None and type(scale) is not float:
         scale = _number("scale", scale)

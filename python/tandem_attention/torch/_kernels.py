@@ -123,6 +123,19 @@ def autocast(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
 
+def matmul_tf32() -> bool:
+    """Whether torch's products of f32 on CUDA may round to TF32, by either name of the setting."""
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:  # it was set by its newer name, and torch wants no mix of both
+        return bool(matmul.fp32_precision == "tf32")
+
+
+# torch's compiler takes the result for a constant, and compiles anew where the setting changes.
+matmul_tf32._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def check_whole_numbers(name: str, t: Tensor) -> None:
     """Refuses a tensor whose elements would have to be cut."""
     if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:

@@ -275,8 +275,8 @@ class ContextParallel:
         if words["deterministic"] is None:
             words["deterministic"] = torch.are_deterministic_algorithms_enabled()
         if words["allow_tf32"] is None:
-            matmul = torch.backends.cuda.matmul
-            words["allow_tf32"] = kind == "cuda" and q.dtype == torch.float32 and matmul.allow_tf32
+            is_f32 = kind == "cuda" and q.dtype == torch.float32
+            words["allow_tf32"] = is_f32 and _kernels.matmul_tf32()
         if q.dtype == torch.float64:
             raise UnsupportedError("q is float64: ranks add up what they computed in float32")
         options = make_options(**words)
