@@ -16,7 +16,8 @@ namespace tandem {
 namespace {
 
 // Calls each(entry) for the constants of a stem.
-#define TANDEM_INTERFACE(Name) constexpr auto for_each_constant_##Name = [](auto&& each) { \
+#define TANDEM_INTERFACE(Name) \
+  constexpr auto for_each_constant_##Name = []([[maybe_unused]] auto&& each) { \
     using Spec [[maybe_unused]] = Name##Spec;
 #define TANDEM_SPEC(name, fallback) \
   each(VkSpecializationMapEntry{TANDEM_ID_##name, uint32_t(offsetof(Spec, name)), 4});

@@ -260,9 +260,11 @@ TEST_CASE("exact: splits of heads over 256" * doctest::skip(!at_least(Tier::ci))
   int n = 0;
   for (int64_t d : {320, 384, 512, 576})
     for (const Mask& mask : {kNone, kTopLeft})
-      for (Fill fill : {Fill::pair, Fill::decoy, Fill::last})
+      for (Fill fill : {Fill::pair, Fill::decoy, Fill::last}) {
         run_exact(TANDEM_FORWARD, {1, 2, 1, n % 2 ? 150 : 50, 700, d, d == 576 ? 512 : d}, mask,
-                  TANDEM_F16, Layout::bhsd, fill, &sum, uint32_t(2 + n++ % 5));
+                  TANDEM_F16, Layout::bhsd, fill, &sum, uint32_t(2 + n % 5));
+        ++n;
+      }
   check_sum(sum, 24);
 }
 

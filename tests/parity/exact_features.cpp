@@ -118,10 +118,10 @@ void check_exact(Case& test, const std::string& name, bool exact) {
     count(result.kernels);
     for (Role role : kOutputs) {
       if (role != Role::o && !is_output(p, role)) continue;
-      for (const auto& [tensor, run] : outputs.written(role)) {
+      for (const auto& written : outputs.written(role)) {
         const std::string wrong =
-            compare(test, role, test.logical(role, *tensor), exact && role == Role::o);
-        CHECK_MESSAGE(wrong.empty(), where << "\n  " << run << wrong);
+            compare(test, role, test.logical(role, *written.tensor), exact && role == Role::o);
+        CHECK_MESSAGE(wrong.empty(), where << "\n  " << written.run << wrong);
         if (!wrong.empty()) blame(target, "exact", role_name(role));
       }
     }

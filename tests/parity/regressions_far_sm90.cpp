@@ -76,9 +76,10 @@ bool backward(Target& target, Case& test, Outputs* outputs) {
     args.workspace_size = plan.info().workspace_size;
     if (args.workspace_size > 0) args.workspace = add(nullptr, size_t(args.workspace_size));
     session.run(plan, args);
-    for (const auto& [role, n] : written) {
+    for (const auto& output : written) {
+      const Role role = output.first;
       HostTensor& t = outputs->tensor(role);
-      buffers[n].download(t.bytes.data(), t.bytes.size());
+      buffers[output.second].download(t.bytes.data(), t.bytes.size());
       int bad = 0;
       for (double x : t.dense()) bad += !std::isfinite(x);
       CHECK_MESSAGE(bad == 0, where << "\n  " << role_name(role) << ": not finite: " << bad);

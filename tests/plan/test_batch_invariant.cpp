@@ -69,11 +69,11 @@ TEST_CASE("batch-invariant problems have one order of keys, whatever their sizes
           const std::map<std::string, std::string> orders = orders_of(plan);
           REQUIRE(!orders.empty());
           if (first.empty()) first = orders;
-          for (const auto& [stem, order] : first) {
-            CAPTURE(stem);
-            const auto own = orders.find(stem);
+          for (const auto& of_stem : first) {
+            CAPTURE(of_stem.first);
+            const auto own = orders.find(of_stem.first);
             REQUIRE(own != orders.end());
-            CHECK(own->second == order);
+            CHECK(own->second == of_stem.second);
           }
           ++plans;
         }

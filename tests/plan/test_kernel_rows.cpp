@@ -104,7 +104,8 @@ TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80
   // The problems run with addresses at multiples of 16 bytes (scripts/gpu-problems). bwd_dot
   // without 16-byte loads, and tiles of simt without wide loads, are kernels for others.
   std::set<int> reached, columns;
-  for (const auto& [path, line] : lines_of("tests/gpu/kernels.txt"))
+  for (const auto& listed : lines_of("tests/gpu/kernels.txt")) {
+    const auto &path = listed.first, &line = listed.second;
     for (bool backward : {false, true}) {
       // `tandem check` runs the forward of a backward problem, too.
       if (backward && line.compare(0, 4, "bwd ") != 0) continue;
@@ -122,6 +123,7 @@ TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80
       check_rows(plan, &columns);
       for (int row : kernels_at(plan, Addresses{})) reached.insert(row);
     }
+  }
   for (int n = 0; n < kKernelCount; ++n) {
     const KernelRow& row = kKernels[n];
     const String path = row.path, variant = row.variant;

@@ -328,8 +328,8 @@ TEST_CASE("problems as large as they may be are refused") {
       "bwd bf16 b65536 hq134217728 hk1024 sq1000 sk268435456 d8 alibi",
       "bwd bf16 b536870911 hq262144 hk2 sq128 sk268435456 d1 spans=2:1x262144",
       "bwd f16 b134217728 hq131072 hk1 sq128 sk536870911 d1 dist=64",
-      "bwd f16 b1048576 hq131072 hk1 sq1000 sk536870911 d64 bias:f16:1x131072x1000 grads=qkvb "
-      "d_bias:f32"};
+      ("bwd f16 b1048576 hq131072 hk1 sq1000 sk536870911 d64 bias:f16:1x131072x1000 grads=qkvb "
+       "d_bias:f32")};
   for (const Profile& device : profiles()) {
     if (device.caps.backend == Backend::cpu) continue;
     for (const char* line : lines) {

@@ -97,9 +97,9 @@ class Run {
     compare("d_sink", truth_.d_sink, truth_.d_sink_floor, truth_.d_sink_slack, u);
     for (size_t n = 0; n < truth_.lse.size(); ++n)
       CHECK(memory("lse").get(int64_t(n)) == double(float(truth_.lse[n])));
-    for (auto& [name, m] : memory_) {
-      CAPTURE(name);
-      CHECK(m.untouched_elsewhere());
+    for (auto& named : memory_) {
+      CAPTURE(named.first);
+      CHECK(named.second.untouched_elsewhere());
     }
   }
 
