@@ -254,6 +254,8 @@ def test_refusals() -> None:
     host = np.ones(q.shape, np.float32)
     with pytest.raises(ta.InvalidArgumentError, match="k is traced by JAX, and q is no array of"):
         jax.make_jaxpr(lambda x: ta.attention(host, x, x))(k)
+    with pytest.raises(ta.UnsupportedError, match="no second derivatives"):
+        jax.hessian(lambda x: attention(x, k, v).sum())(q)
     (some,) = symbolic_shape("some")
     with pytest.raises(
         ta.UnsupportedError, match=r"\(some, 2, 5, 8\) has a size that is no number"

@@ -110,9 +110,19 @@ def _call(
     problem, _ = make_problem(layouts, options, direction, bits)
     # The CPU plans every legal problem: what is illegal is said here, in Python's words.
     _core.Plan(get_device("cpu"), problem)
-    call = jax.ffi.ffi_call(_TARGET, tuple(outputs.values()), vmap_method="sequential")
+    ffi = jax.ffi.ffi_call(_TARGET, tuple(outputs.values()), vmap_method="sequential")
+    words = {"problem": str(problem), "buffers": " ".join((*inputs, *outputs))}
+
+    @jax.custom_jvp
+    def call(*values: Any) -> Any:
+        return ffi(*values, **words)
+
+    @call.defjvp
+    def refuse(*_: Any) -> Any:  # JAX comes here from the rule of a gradient alone
+        raise UnsupportedError("attention has no second derivatives in this version")
+
     inputs = _vary_together(inputs)
-    made = call(*inputs.values(), problem=str(problem), buffers=" ".join((*inputs, *outputs)))
+    made = call(*inputs.values())
     axes = _varying(inputs["q"])  # which XLA's call does not say of its results
     return tuple(_vary(x, axes) for x in made)
 
