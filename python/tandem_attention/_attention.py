@@ -352,7 +352,9 @@ def attention(
             CPU may go to any device: they are copied there and back.
         stream: a CUDA stream as a number; by default the framework's current one, which is the only
             one that torch and cupy may name.
-        seed, offset: of dropout.
+        seed, offset: of dropout. The same numbers drop the same weights: count offset up from step
+            to step. tandem_attention.torch.attention() draws the seed where none is given; here it
+            is 0, for torch tensors, too, so that attention_backward() knows it.
 
     Returns:
         o, [B, Hq, Sq, Dv] in q's layout and type; with return_lse or return_max_logit a tuple of
