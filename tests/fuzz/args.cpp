@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       at = at / 4 * 4;
     else
       end = std::max(end, at + b.size);
-    if (!b.output) fuzz::fill_input(bytes, p, b, arena + at);
+    if (!b.output) (void)fuzz::fill_input(bytes, p, b, arena + at);
     const uint64_t offset = how % 4 == 3 ? uint64_t(bytes.awkward()) : 0;  // may wrap around
     args.*b.arg = {address_of(at) - offset, offset};
     if (how % 16 == 4) args.*b.arg = {0, 0};

@@ -194,6 +194,8 @@ class RecordedProgram final : public Program {
         },
         &a));
     if (plan_.backend == Backend::cpu) return Status();
+    for (const int row : kernels_at(plan_, args))
+      FUZZ_CHECK(row >= 0 && row < kKernelCount && kKernels[row].backend == plan_.backend);
     for (const Launch& l : plan_.launches) fill_launch(plan_, l, a);
     return Status();
   }

@@ -137,8 +137,9 @@ inline std::vector<Buffer> buffers_of(const tandem_problem& p) {
   return all;
 }
 
-// Fills an input: numbers of any size where integers are, else small floats.
-inline void fill_input(Bytes& bytes, const tandem_problem& p, const Buffer& b, uint8_t* to) {
+// Fills an input: numbers of any size where integers are, else small floats, of few tensors large
+// ones or any bits. Whether they are small.
+inline bool fill_input(Bytes& bytes, const tandem_problem& p, const Buffer& b, uint8_t* to) {
   using namespace tandem::harness;
   const bool integers = !b.other && (b.role == Role::spans || b.role == Role::blocks ||
                                      b.role == Role::lengths_q || b.role == Role::lengths_kv ||
@@ -146,7 +147,9 @@ inline void fill_input(Bytes& bytes, const tandem_problem& p, const Buffer& b, u
   const bool raw = !b.other && (b.role == Role::keep || b.role == Role::block_bits ||
                                 b.role == Role::bias_index);
   (void)p;
-  uint64_t state = bytes.value<uint16_t>() + 1;
+  const uint16_t seed = bytes.value<uint16_t>();
+  const bool any = seed >= 0xf000, large = !any && seed >= 0xe000;
+  uint64_t state = uint64_t(seed) + 1;
   const auto random = [&] { return state = Random::mix(state + 0x9e37); };
   if (integers) {
     // The first numbers are the input's own; those behind them are drawn.
@@ -164,10 +167,13 @@ inline void fill_input(Bytes& bytes, const tandem_problem& p, const Buffer& b, u
       for (size_t at = 0; at < b.size; ++at) to[at] = at % 4 == 0 ? uint8_t(random() % 24) : 0;
   } else {
     for (size_t at = 0; at + 4 <= b.size; at += 4) {
-      const float number = float(int(random() >> 20) % 33 - 16) / 8;
+      const uint64_t drawn = random();
+      const float number = float(int(drawn >> 20) % 33 - 16) * (large ? 4096.f : 0.125f);
       std::memcpy(to + at, &number, 4);
+      if (any) std::memcpy(to + at, &drawn, 4);
     }
   }
+  return integers || raw || !(any || large);
 }
 
 }  // namespace fuzz

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "api/verbose.h"
+#include "base/usable_threads.h"
 #include "fuzz.h"
 
 using namespace tandem;
@@ -87,6 +88,50 @@ std::string draw_words(fuzz::Bytes& bytes) {
   return list.substr(0, list.find('\0'));
 }
 
+// A file of /proc or /sys as the quota of threads is read from, or any characters.
+String draw_file(fuzz::Bytes& bytes) {
+  static const char* const words[] = {"0::/",
+                                      "1:cpu,cpuacct:/a",
+                                      "/",
+                                      "a",
+                                      "..",
+                                      " ",
+                                      "\n",
+                                      "max",
+                                      "100000",
+                                      "-1",
+                                      "1e999",
+                                      "nan",
+                                      ":",
+                                      ",",
+                                      "cgroup",
+                                      " - ",
+                                      "1 2 0:1 / /sys/fs/cgroup rw",
+                                      "cgroup2",
+                                      "cpu",
+                                      "18446744073709551616"};
+  String text;
+  for (int n = bytes.byte() % 24; n > 0; --n) {
+    const uint8_t kind = bytes.byte();
+    if (kind < 200)
+      text += words[kind % (sizeof words / sizeof *words)];
+    else
+      text += char(kind);
+  }
+  return text;
+}
+
+// The quota of threads, from files as they are there.
+void check_quota(fuzz::Bytes& bytes) {
+  int files = 0;
+  const double quota = control_group_quota([&](const char* path, String* text) {
+    FUZZ_CHECK(path && *path);
+    *text = ++files < 20 ? draw_file(bytes) : String();
+    return !text->empty();
+  });
+  FUZZ_CHECK(quota >= 0);
+}
+
 // A text into a buffer of just so many bytes: as much as fits, and a final NUL.
 template <typename Print>
 void check_text(size_t capacity, const Memory& memory, Print&& print) {
@@ -106,6 +151,7 @@ void check_text(size_t capacity, const Memory& memory, Print&& print) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Bytes bytes(data, size);
   const uint8_t kind = bytes.byte();
+  if (kind == 127) return check_quota(bytes), 0;
   Memory memory;
   if (kind % 4 == 1) memory.fails = bytes.below(400);
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
