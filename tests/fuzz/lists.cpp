@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (p.direction == TANDEM_BACKWARD && p.lengths_kv >= TANDEM_LENGTHS_PACKED) return 0;
   for (size_t n = 0; n < buffers.size(); ++n) {
     if (!buffers[n].output) continue;
-    // Its terms are as large as distances, and cancel.
+    // Its error grows with the scores, which slopes make large.
     if (!buffers[n].other && buffers[n].role == tandem::harness::Role::d_slope) continue;
     // A key too many or too few changes more than this; accuracy is judged elsewhere.
     float largest = 0;
