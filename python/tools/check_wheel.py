@@ -33,7 +33,7 @@ def choose_instructions() -> str:
         if words.issuperset(flags.split()):
             os.environ["TANDEM_CPU_ISA"] = name
             return name
-    return "baseline"
+    return "instructions of its choice"
 
 
 def compare(**options: Any) -> None:
