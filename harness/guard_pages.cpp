@@ -104,7 +104,7 @@ void take_faults() {
   sigaction(SIGSEGV, &own, nullptr);
 }
 
-class PagedMemory final : public Memory {
+class PagedMemory final : public HostMemory {
  public:
   PagedMemory(size_t room, const char* name, size_t front, size_t bytes)
       : size_(whole_pages(room) + 2 * page_size()) {
@@ -112,7 +112,7 @@ class PagedMemory final : public Memory {
     if (mapped == MAP_FAILED)
       throw Error(TANDEM_ERROR_OUT_OF_MEMORY, "no pages for a buffer between guard pages");
     begin_ = static_cast<char*>(mapped);
-    base_ = begin_ + page_size();
+    base_ = static_cast<uint8_t*>(mapped) + page_size();
     if (room > 0 && mprotect(base_, whole_pages(room), PROT_READ | PROT_WRITE) != 0) {
       munmap(begin_, size_);
       throw Error(TANDEM_ERROR_OUT_OF_MEMORY, "no pages for a buffer between guard pages");
@@ -120,22 +120,13 @@ class PagedMemory final : public Memory {
     take_faults();
     Known& k = known();
     const std::lock_guard<std::mutex> lock(k.mutex);
-    k.mappings[begin_] = {size_, base_ + front, bytes, name};
+    k.mappings[begin_] = {size_, begin_ + page_size() + front, bytes, name};
   }
   ~PagedMemory() override {
     Known& k = known();
     const std::lock_guard<std::mutex> lock(k.mutex);
     k.mappings.erase(begin_);
     munmap(begin_, size_);
-  }
-  void write(const void* data, size_t bytes, size_t offset) override {
-    if (bytes) std::memcpy(base_ + offset, data, bytes);
-  }
-  void read(void* data, size_t bytes, size_t offset) override {
-    if (bytes) std::memcpy(data, base_ + offset, bytes);
-  }
-  void set(uint8_t byte, size_t bytes, size_t offset) override {
-    std::memset(base_ + offset, byte, bytes);
   }
   // Vulkan's form, which the other backends take too.
   tandem_buffer handle(size_t offset) const override {
@@ -146,7 +137,6 @@ class PagedMemory final : public Memory {
  private:
   const size_t size_;
   char* begin_;
-  char* base_;
 };
 
 }  // namespace

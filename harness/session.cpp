@@ -28,20 +28,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-class CpuMemory : public Memory {
+class CpuMemory : public HostMemory {
  public:
   explicit CpuMemory(size_t bytes) : storage_(bytes + kAlignment) {
     base_ = storage_.data() +
             (kAlignment - reinterpret_cast<uintptr_t>(storage_.data()) % kAlignment) % kAlignment;
-  }
-  void write(const void* data, size_t bytes, size_t offset) override {
-    if (bytes) std::memcpy(base_ + offset, data, bytes);
-  }
-  void read(void* data, size_t bytes, size_t offset) override {
-    if (bytes) std::memcpy(data, base_ + offset, bytes);
-  }
-  void set(uint8_t byte, size_t bytes, size_t offset) override {
-    std::memset(base_ + offset, byte, bytes);
   }
   tandem_buffer handle(size_t offset) const override {
     return {uint64_t(reinterpret_cast<uintptr_t>(base_)), offset};
@@ -50,7 +41,6 @@ class CpuMemory : public Memory {
 
  private:
   std::vector<uint8_t> storage_;
-  uint8_t* base_;
 };
 
 class CpuSession : public Session {

@@ -9,6 +9,7 @@
 #define TANDEM_HARNESS_SESSION_H
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -67,6 +68,23 @@ class Memory {
   virtual void set(uint8_t byte, size_t bytes, size_t offset) = 0;  // multiples of 4
   virtual tandem_buffer handle(size_t offset) const = 0;
   virtual tandem_buffer address(size_t offset) const = 0;
+};
+
+// Memory that the host reaches, from base_ on.
+class HostMemory : public Memory {
+ public:
+  void write(const void* data, size_t bytes, size_t offset) override {
+    if (bytes) std::memcpy(base_ + offset, data, bytes);
+  }
+  void read(void* data, size_t bytes, size_t offset) override {
+    if (bytes) std::memcpy(data, base_ + offset, bytes);
+  }
+  void set(uint8_t byte, size_t bytes, size_t offset) override {
+    std::memset(base_ + offset, byte, bytes);
+  }
+
+ protected:
+  uint8_t* base_ = nullptr;
 };
 
 // Device memory. With guards, kGuardBytes before and after it hold a pattern that must not
