@@ -58,6 +58,7 @@ String describe_caps(const Caps& c) {
     flag("subgroup_pin", c.subgroup_pin);
     number("max_subgroups", c.max_subgroups);
     flag("denormals", c.denormals);
+    flag("infinities", c.infinities);
     flag("maintenance4", c.maintenance4);
     flag("coopmat", c.coopmat);
     flag("coopmat_reductions", c.coopmat_reductions);

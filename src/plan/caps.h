@@ -46,9 +46,10 @@ struct Caps {
   // Vulkan's memory model is enabled without device scope, which forbids atomics of this scope.
   bool no_device_scope = false;
   bool subgroup_control = false, full_subgroups = false;
-  bool subgroup_pin = false;    // a compute pipeline may state its subgroup size
-  bool denormals = false;       // shaders may ask for f32 numbers below 2^-126 to be kept
-  bool maintenance4 = false;    // sizes of workgroups as SPIR-V 1.6 states them
+  bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
+  bool denormals = false;     // shaders may ask for f32 numbers below 2^-126 to be kept
+  bool infinities = false;    // shaders may ask for f32 infinities, NaN and zeros' signs to be kept
+  bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
   bool subgroup_votes = false;  // in compute shaders
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_compute = false;  // compute shaders may have cooperative matrices

@@ -382,6 +382,7 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.inline_uniform_bytes = v13.maxInlineUniformTotalSize;
   caps.denormals = floats.shaderDenormPreserveFloat32 == VK_TRUE &&
                    floats.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
+  caps.infinities = floats.shaderSignedZeroInfNanPreserveFloat32 == VK_TRUE;
   caps.cores = read_cores(instance, desc.gpu);
   read_features(enabled, version, &caps);
   TANDEM_TRY(read_matrices(gipa, desc, &caps));

@@ -10,7 +10,7 @@ namespace {
 // SPIR-V 1.4, sections 2.4, 3.6 and 3.31.
 constexpr size_t kHeaderWords = 5;
 constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17;
-constexpr uint32_t kDenormPreserveMode = 4459, kDenormPreserveCapability = 4464;
+constexpr uint32_t kCapabilityBehindMode = 5;  // of each mode of Preserve
 
 size_t length_at(const Vec<uint32_t>& words, size_t at) {
   const size_t length = words[at] >> 16;
@@ -19,7 +19,7 @@ size_t length_at(const Vec<uint32_t>& words, size_t at) {
 
 }  // namespace
 
-void preserve_denormals(Vec<uint32_t>* words) {
+void preserve(Vec<uint32_t>* words, Preserve what) {
   size_t capabilities_end = kHeaderWords, entries_end = 0;
   uint32_t entry = 0;
   for (size_t at = kHeaderWords; at < words->size(); at += length_at(*words, at)) {
@@ -31,10 +31,10 @@ void preserve_denormals(Vec<uint32_t>* words) {
     }
   }
   if (entries_end == 0) return;
-  const std::initializer_list<uint32_t> mode = {4u << 16 | kOpExecutionMode, entry,
-                                                kDenormPreserveMode, 32};
+  const std::initializer_list<uint32_t> mode = {4u << 16 | kOpExecutionMode, entry, uint32_t(what),
+                                                32};
   const std::initializer_list<uint32_t> capability = {2u << 16 | kOpCapability,
-                                                      kDenormPreserveCapability};
+                                                      uint32_t(what) + kCapabilityBehindMode};
   words->insert(words->begin() + std::ptrdiff_t(entries_end), mode);
   words->insert(words->begin() + std::ptrdiff_t(capabilities_end), capability);
 }

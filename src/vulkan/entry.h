@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Changes of a module that need its entry point: what becomes of f32 numbers below 2^-126, and its
-// name.
+// Changes of a module that need its entry point: which f32 numbers compilers keep, and its name.
 #ifndef TANDEM_SRC_VULKAN_ENTRY_H
 #define TANDEM_SRC_VULKAN_ENTRY_H
 #include <cstdint>
@@ -9,10 +8,17 @@
 
 namespace tandem {
 
-// Adds to a module the execution mode DenormPreserve of 32 bits. Without it a driver may take
-// subnormal numbers for 0, and NVIDIA's does. Only where a device lists the mode as one that may be
-// set apart from those of other widths. *words: a valid module with one entry point.
-void preserve_denormals(Vec<uint32_t>* words);
+// SPIR-V's execution modes that a driver's compiler has to keep numbers for, by their numbers.
+enum class Preserve : uint32_t {
+  // DenormPreserve. Without it a driver may take subnormal numbers for 0, and NVIDIA's does. Only
+  // where a device lists the mode as one that may be set apart from those of other widths.
+  kDenormals = 4459,
+  // SignedZeroInfNanPreserve. Without it a compiler may assume that there are no infinities.
+  kInfinities = 4461,
+};
+// Adds to a module the execution mode, for 32 bits, and its capability. *words: a valid module with
+// one entry point.
+void preserve(Vec<uint32_t>* words, Preserve what);
 
 // The name of an entry point in modules of pipelines whose dispatches begin at a base. NVIDIA's
 // driver (580.159.04, H200) keeps compiled modules by their words, without regard to

@@ -259,7 +259,10 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
     words = *whole;
   }
   // The matrix paths keep what the hardware does: their exponentials would pay for it.
-  if (caps().denormals && std::strcmp(plan.path, "scalar") == 0) preserve_denormals(&words);
+  if (caps().denormals && std::strcmp(plan.path, "scalar") == 0)
+    preserve(&words, Preserve::kDenormals);
+  // A hidden key's score is minus infinity, and so is the lse of a row without keys.
+  if (caps().infinities) preserve(&words, Preserve::kInfinities);
   if (plan.problem.slices) name_slice_entry(&words);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;

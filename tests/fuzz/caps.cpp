@@ -96,6 +96,7 @@ void spoil(fuzz::Bytes& bytes, Caps* caps) {
                                       &Caps::full_subgroups,
                                       &Caps::subgroup_pin,
                                       &Caps::denormals,
+                                      &Caps::infinities,
                                       &Caps::maintenance4,
                                       &Caps::coopmat,
                                       &Caps::bfloat16_coopmat,

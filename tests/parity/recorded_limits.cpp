@@ -19,6 +19,7 @@ const struct {
     {61, "GroupNonUniform", nullptr},
     {62, "GroupNonUniformVote", &Caps::subgroup_votes},
     {4464, "DenormPreserve", &Caps::denormals},
+    {4466, "SignedZeroInfNanPreserve", &Caps::infinities},
     {5116, "BFloat16TypeKHR", &Caps::bfloat16},
     {5118, "BFloat16CooperativeMatrixKHR", &Caps::bfloat16_coopmat},
     {5345, "VulkanMemoryModel", &Caps::memory_model},

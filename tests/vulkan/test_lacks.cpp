@@ -3,9 +3,11 @@
 // limits, features, extensions, matrices. What is missing is not used, and a sentence names it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
+#include "../plan/spirv_shared.h"
 #include "attention.h"
 #include "faked.h"
 
@@ -16,7 +18,7 @@ namespace {
 // What a device of less says, in place of the one behind it.
 struct Less {
   bool votes = true, compute_votes = true, compute_matrices = true, f16_sums = true;
-  bool addresses = true, uniforms = true, extensions = true;
+  bool addresses = true, uniforms = true, extensions = true, infinities = true;
   uint32_t uniform_bytes = 0, version = 0;  // 0: as it is
   const char* extension = nullptr;          // the only one, where extensions is false
 } less;
@@ -37,6 +39,9 @@ void VKAPI_CALL less_properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties
       if (!less.votes) own->supportedOperations &= ~uint32_t(VK_SUBGROUP_FEATURE_VOTE_BIT);
       if (!less.compute_votes) own->supportedStages &= ~uint32_t(VK_SHADER_STAGE_COMPUTE_BIT);
     }
+    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES)
+      reinterpret_cast<VkPhysicalDeviceFloatControlsProperties*>(s)
+          ->shaderSignedZeroInfNanPreserveFloat32 = VkBool32(less.infinities);
     if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR &&
         !less.compute_matrices)
       reinterpret_cast<VkPhysicalDeviceCooperativeMatrixPropertiesKHR*>(s)
@@ -86,6 +91,19 @@ VkResult VKAPI_CALL less_matrices(VkPhysicalDevice gpu, uint32_t* count,
       if (*type == VK_COMPONENT_TYPE_FLOAT16_KHR) *type = VK_COMPONENT_TYPE_SINT32_KHR;
   return result;
 }
+
+// Of the modules that a driver was given: how many, and how many of them keep infinities.
+uint32_t modules = 0, keeping = 0;
+VkResult VKAPI_CALL count_module(VkDevice, const VkShaderModuleCreateInfo* info,
+                                 const VkAllocationCallbacks*, VkShaderModule* module) {
+  const spirv::Module read(info->pCode, info->codeSize / 4);
+  const auto& capabilities = read.capabilities();
+  ++modules;
+  keeping += std::count(capabilities.begin(), capabilities.end(), 4466u) == 1;
+  *module = reinterpret_cast<VkShaderModule>(uintptr_t(0x1000));
+  return VK_SUCCESS;
+}
+void VKAPI_CALL drop_module(VkDevice, VkShaderModule, const VkAllocationCallbacks*) {}
 
 tandem_vk_device_desc less_desc(const App& app) {
   const tandem_vk_device_desc desc = fake_desc(app);
@@ -157,6 +175,28 @@ TEST_CASE("Vulkan lacks: what a device says that it lacks is not used; a sentenc
   }
   CHECK(none == untouched<tandem_device>());
   CHECK(fake_driver::state().live == 0);
+}
+
+TEST_CASE("Vulkan lacks: modules keep infinities where the device can") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = less_desc(app);
+  fake_driver::state().replace["vkCreateShaderModule"] =
+      reinterpret_cast<PFN_vkVoidFunction>(count_module);
+  fake_driver::state().replace["vkDestroyShaderModule"] =
+      reinterpret_cast<PFN_vkVoidFunction>(drop_module);
+  for (const bool keeps : {true, false}) {
+    less = Less();
+    less.infinities = keeps;
+    for (const char* line : {"bwd f16 b1 hq1 hk1 sq20 sk30 d16 dv16", "bwd f32 b1 sq20 d16"}) {
+      CAPTURE(line);
+      modules = keeping = 0;
+      const Device device(desc);
+      const Plan plan(device, line);
+      CHECK(modules > 0);
+      CHECK(keeping == (keeps ? modules : 0));
+    }
+  }
 }
 
 TEST_CASE("Vulkan lacks: a device without what every path needs has nothing to enable") {
