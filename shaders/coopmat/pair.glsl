@@ -87,7 +87,7 @@ void fetch_rows(out uvec4 stage[VEC], View t, int r0, int chunks) {
   Rows4 from = Rows4(row_address(t, 0));
   const int pitch = ROW_CHUNKS(t, chunks), last = t.rows - 1;
   EACH(i, VEC) {
-    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(chunks)) continue;
+    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
     const int row = r0 + chunk_row(i, chunks), col = chunk_col(i, chunks);
     const int at = (TILES_EXIST ? row : min(row, last)) * pitch;
     if (WIDE != RAGGED) {

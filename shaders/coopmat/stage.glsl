@@ -21,25 +21,30 @@ uvec4 stage_1[VEC], stage_2[VEC];
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
 // An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
-// and column. An invocation beyond the tile copies its first chunk once more, as two invocations
-// may not store the same words. With a branch of some invocations in the loop over tiles backwards
-// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80), but not that of D 192 (16 %
-// less). Tiles that iterations divide have no such test, which costs the forward 13 % at D 64.
+// and column. REPEATS: an invocation beyond the tile copies its first chunk once more, as two
+// invocations may not store the same words; else a branch leaves it out. With the branch backwards
+// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80), but 16 % less time with D 192 and
+// Dv 128. Tiles that iterations divide have no such test, which costs the forward 13 % at D 64.
+const bool REPEATS = D_BLOCKS == DV_BLOCKS;
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
   return OWN_CHUNK(TEAM_TID + turn * TEAM_SIZE, TEAM_TID, COLS * chunks,
-                   COLS * chunks % TEAM_SIZE == 0);
+                   !REPEATS || COLS * chunks % TEAM_SIZE == 0);
 }
 int chunk_row(int turn, int chunks) {
   if (TEAM_SIZE % chunks != 0) return chunk_of(turn, chunks) / chunks;
   const int row = TEAM_TID / chunks;
-  return OWN_CHUNK(row + turn * (TEAM_SIZE / chunks), row, COLS, COLS * chunks % TEAM_SIZE == 0);
+  return OWN_CHUNK(row + turn * (TEAM_SIZE / chunks), row, COLS,
+                   !REPEATS || COLS * chunks % TEAM_SIZE == 0);
 }
 int chunk_col(int turn, int chunks) {
   return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : chunk_of(turn, chunks) % chunks;
 }
 // Whether the invocation has a chunk of a tile.
-bool in_tile(int chunks) { return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks; }
+bool in_tile(int turn, int chunks) {
+  if (REPEATS) return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks;
+  return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS;
+}
 
 // n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
 // hold one of them are read.
@@ -80,8 +85,9 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int row = ROW_CHUNKS(t, chunks), last = (t.rows - 1 - r0) * row;
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
-    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(chunks)) continue;
-    if (TEAM_SIZE % chunks == 0 && (i == 0 || COLS * chunks % TEAM_SIZE == 0) && WIDE != RAGGED) {
+    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
+    if (TEAM_SIZE % chunks == 0 && (i == 0 || !REPEATS || COLS * chunks % TEAM_SIZE == 0) &&
+        WIDE != RAGGED) {
       const int at = first + i * (TEAM_SIZE / chunks) * row;
       stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
@@ -103,7 +109,7 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
     return;
   }
   EACH(i, VEC)
-    if (i * TEAM_SIZE < COLS * chunks && in_tile(chunks))
+    if (i * TEAM_SIZE < COLS * chunks && in_tile(i, chunks))
       streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] =
           stage[i];
 }
