@@ -21,29 +21,31 @@ uvec4 stage_1[VEC], stage_2[VEC];
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
 // An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
-// and column. REPEATS: an invocation beyond the tile copies its first chunk once more, as two
-// invocations may not store the same words; else a branch leaves it out. With the branch backwards
-// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80), but 16 % less time with D 192 and
-// Dv 128. Tiles that iterations divide have no such test, which costs the forward 13 % at D 64.
-const bool REPEATS = D_BLOCKS == DV_BLOCKS;
+// and column. An invocation beyond the tile copies its first chunk once more, as two invocations
+// may not store the same words. With a branch of some invocations in the loop over tiles backwards
+// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80). But where half of the invocations
+// are beyond, a branch leaves them out of copies by pairs of subgroups (at D 192 their backward
+// takes 6 to 19 % less time). Tiles that iterations divide have neither, which costs the forward
+// 13 % at D 64.
+const int TEAM_PART = SUBGROUP_PAIRS != 0 ? TEAM_SIZE / 2 : TEAM_SIZE;
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
   return OWN_CHUNK(TEAM_TID + turn * TEAM_SIZE, TEAM_TID, COLS * chunks,
-                   !REPEATS || COLS * chunks % TEAM_SIZE == 0);
+                   COLS * chunks % TEAM_PART == 0);
 }
 int chunk_row(int turn, int chunks) {
   if (TEAM_SIZE % chunks != 0) return chunk_of(turn, chunks) / chunks;
   const int row = TEAM_TID / chunks;
-  return OWN_CHUNK(row + turn * (TEAM_SIZE / chunks), row, COLS,
-                   !REPEATS || COLS * chunks % TEAM_SIZE == 0);
+  return OWN_CHUNK(row + turn * (TEAM_SIZE / chunks), row, COLS, COLS * chunks % TEAM_PART == 0);
 }
 int chunk_col(int turn, int chunks) {
   return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : chunk_of(turn, chunks) % chunks;
 }
 // Whether the invocation has a chunk of a tile.
 bool in_tile(int turn, int chunks) {
-  if (REPEATS) return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks;
-  return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS;
+  if (SUBGROUP_PAIRS != 0 && COLS * chunks % TEAM_SIZE * 2 == TEAM_SIZE)
+    return chunk_row(turn, chunks) < COLS; // the branch
+  return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks;
 }
 
 // n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
@@ -86,8 +88,7 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
     if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
-    if (TEAM_SIZE % chunks == 0 && (i == 0 || !REPEATS || COLS * chunks % TEAM_SIZE == 0) &&
-        WIDE != RAGGED) {
+    if (TEAM_SIZE % chunks == 0 && (i == 0 || COLS * chunks % TEAM_SIZE == 0) && WIDE != RAGGED) {
       const int at = first + i * (TEAM_SIZE / chunks) * row;
       stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
