@@ -25,16 +25,11 @@ SECTIONS = [
          command="scripts/bench_fa3_jax.py --library libdew_flash_attn3.so --cases CASES --tandem build/release/bin/tandem --rounds 1",
          text="FlashAttention-3's own kernels, out of the wheel dew-flash-attn-cu13 0.3.6, by JAX. Its times are wall clock of many "
               "calls, so small forwards show the host's time. Each case ran on cuda.sm90 and then on FlashAttention-3, all in one call."),
-    dict(id="power", title="cuda.sm90 and cuda.sm80 at the power limit", kind="grid",
-         files=["*_power_limit_*"],
-         command=FLOORS + "grid64 grid128 grid256",
-         text="Rounds of at least 0.6 s keep the GPU at its limit of 700 W. Its clock then falls, for all implementations. Each file "
-              "is of one run."),
     dict(id="bias", title="cuda.sm90 with a dense bias, beside FlexAttention", kind="cases",
-         files=["*_sm90_bias_flex", "*_sm90_bias_shapes_flex"], command=FLOORS + "bias",
-         text="The batch shares the bias unless the bias's first number is above 1. The backward has all gradients, d_bias included. "
-              "The file of 2026-11-25 was built from the sources of c214532 before that commit was made, so it names the commit "
-              "before."),
+         files=["*_sm90_bias_flex"],
+         command="scripts/bench_peers.py --cases CASES --peers flex --tandem build/release/bin/tandem --tandem-device cuda:0/sm90 "
+                 "--rounds 2 --warmup 0.4 --reps 5 --round-seconds 0.2 --max-seconds 0.8",
+         text="The batch shares the bias unless the bias's first number is above 1. The backward has all gradients, d_bias included."),
     dict(id="bias_own", title="cuda.sm90 with and without a dense bias", kind="cases", files=["*_sm90_bias"],
          command="tandem bench --problem LINE... --device cuda:0 --warmup 0.3 --reps 5 --round-seconds 0.1 --max-seconds 0.5",
          text="The cases ran one after the other, in short samples."),
