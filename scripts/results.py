@@ -12,7 +12,7 @@ NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "flex": "FlexAttention", "
          "cuequivariance": "cuEquivariance", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4"}
 
 BENCH = "tandem bench --preset lengths --warmup 0.25 --reps 5 --max-seconds 0.8"
-FLOORS = "scripts/bench_floors.py --tandem build/release/bin/tandem --out DIR "
+FLOORS = "scripts/bench_floors.py --tandem build/release/bin/tandem --out DIR --max-seconds 1 "
 
 # id: what scripts/report calls a section. kind: grid (rows by D, S and mask; TFLOP/s), cases (rows by problem line; ms), models
 # (rows by name; ms), host (us), bytes (workspace by problem line). files: patterns of names, so a file of another device joins its

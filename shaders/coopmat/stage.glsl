@@ -23,10 +23,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ro
 // An invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations, and its row
 // and column. An invocation beyond the tile copies its first chunk once more, as two invocations
 // may not store the same words. With a branch of some invocations in the loop over tiles backwards
-// take longer (H200, 580.159.04: 4 % at D 72, 2 to 10 % at D 80). But where half of the invocations
-// are beyond, a branch leaves them out of copies by pairs of subgroups (at D 192 their backward
-// takes 6 to 19 % less time). Tiles that iterations divide have neither, which costs the forward
-// 13 % at D 64.
+// take longer (H200, 580.159.04: 4 % at D 72, up to 10 % at D 80). But where half of the
+// invocations are beyond, a branch leaves them out of copies by pairs of subgroups: at D 192 their
+// backward takes 6 to 19 % less time (the same GPU). Tiles that iterations divide have neither,
+// which costs the forward 13 % at D 64.
 const int TEAM_PART = SUBGROUP_PAIRS != 0 ? TEAM_SIZE / 2 : TEAM_SIZE;
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
