@@ -30,6 +30,9 @@
 #ifndef NO_SCRATCH // 1: nothing needs the scratch
 #define NO_SCRATCH 0
 #endif
+#ifndef LEAVES_HALF // copies leave out half of the invocations where so many are beyond the tile
+#define LEAVES_HALF false
+#endif
 #ifndef KEEP_BY_ELEMENT // 1: keep is looked up element by element, not by bits in the scratch
 #define KEEP_BY_ELEMENT 0
 #endif

@@ -24,10 +24,9 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ro
 // and column. An invocation beyond the tile copies its first chunk once more, as two invocations
 // may not store the same words. With a branch of some invocations in the loop over tiles backwards
 // take longer (H200, 580.159.04: 4 % at D 72, up to 10 % at D 80). But where half of the
-// invocations are beyond, a branch leaves them out of copies by pairs of subgroups: at D 192 their
-// backward takes 6 to 19 % less time (the same GPU). Tiles that iterations divide have neither,
-// which costs the forward 13 % at D 64.
-const int TEAM_PART = SUBGROUP_PAIRS != 0 ? TEAM_SIZE / 2 : TEAM_SIZE;
+// invocations are beyond, a branch leaves them out of copies by kernels that ask for it
+// (LEAVES_HALF). Tiles that iterations divide have neither, which costs the forward 13 % at D 64.
+const int TEAM_PART = LEAVES_HALF ? TEAM_SIZE / 2 : TEAM_SIZE;
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
   return OWN_CHUNK(TEAM_TID + turn * TEAM_SIZE, TEAM_TID, COLS * chunks,
@@ -41,9 +40,9 @@ int chunk_row(int turn, int chunks) {
 int chunk_col(int turn, int chunks) {
   return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : chunk_of(turn, chunks) % chunks;
 }
-// Whether the invocation has a chunk of a tile.
+// Whether the invocation copies a chunk.
 bool in_tile(int turn, int chunks) {
-  if (SUBGROUP_PAIRS != 0 && COLS * chunks % TEAM_SIZE * 2 == TEAM_SIZE)
+  if (LEAVES_HALF && COLS * chunks % TEAM_SIZE * 2 == TEAM_SIZE)
     return chunk_row(turn, chunks) < COLS; // the branch
   return COLS * chunks >= TEAM_SIZE || TEAM_TID < COLS * chunks;
 }
