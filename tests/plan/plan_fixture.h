@@ -100,6 +100,8 @@ inline std::vector<Profile> profiles() {
       c.bfloat16_coopmat = has('B') && has('K');
       c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');
       c.coopmat_tensors = has('E');
+      c.denormals = has('D');
+      c.infinities = has('I');
       const char* operands = "f16";
       for (const char* s = matrices; *s; ++s) {
         MatrixShape m{0, 0, 0, operands};
