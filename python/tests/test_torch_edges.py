@@ -2,10 +2,12 @@
 """Derivatives, options and outputs at the edges of a call: computed right or refused by a sentence.
 
 test_torch_faults.py has the plain cases; here are the other ways that lead to the same faults.
+Tensors of the CPU alone: limits of its workspace, numpy arrays of torch's, sentences that name it.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ from tandem_attention.drop_in.flash_attn import (  # noqa: E402
     flash_attn_with_kvcache,
 )
 from tandem_attention.torch import attention  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu") != "cpu", reason="tensors of the CPU alone"
+)
 
 
 def qkv(*shape: int, grad: bool = False) -> list[Tensor]:
