@@ -3,7 +3,7 @@
 // shaders/scalar/fwd.comp with matrices (docs/kernels/coopmat.md).
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#define LEAVES_HALF (WIDE != RAGGED) // D 80: 2 to 9 % less time; D 72: 9 % more (H200, 580.159.04)
+#define LEAVES_HALF (WIDE != RAGGED) // D 80: up to 9 % less time; D 72: 9 % more (H200, 580.159.04)
 #include "coopmat/fwd_common.glsl"
 #include "coopmat/fwd_plain.glsl"
 

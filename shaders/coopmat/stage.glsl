@@ -26,6 +26,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ro
 // take longer (H200, 580.159.04: 4 % at D 72, up to 10 % at D 80). But where half of the
 // invocations are beyond, a branch leaves them out of copies by kernels that ask for it
 // (LEAVES_HALF). Tiles that iterations divide have neither, which costs the forward 13 % at D 64.
+// Constants decide: by functions with && forwards of D 80 take 10 to 25 % longer.
 const int TEAM_PART = LEAVES_HALF ? TEAM_SIZE / 2 : TEAM_SIZE;
 #define OWN_CHUNK(n, first, chunks, divides) ((divides) || (n) < (chunks) ? (n) : (first))
 int chunk_of(int turn, int chunks) {
