@@ -3,7 +3,7 @@
 """Times training steps of models from Python, with Tandem and with torch's SDPA, and the host's cost.
 
     scripts/bench_torch.py [--model NAME] [--seconds S] [--device cuda|cpu] [--small] [--compile] [--depth N]
-                           [--out FILE.json]
+                           [--no-layout-optimization] [--out FILE.json]
 
 Each model is built here with random weights, in bf16 on a GPU. A step is forward, backward and SGD.
 Steps of both implementations alternate, and a row holds the median and the spread of each. --compile
@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -427,9 +428,16 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--compile", action="store_true", help="steps of compiled models")
     parser.add_argument("--depth", type=int, help="at most so many blocks, to compile sooner")
+    parser.add_argument(
+        "--no-layout-optimization",
+        action="store_true",
+        help="compiled models keep the layout of their tensors (torch._inductor.config)",
+    )
     parser.add_argument("--out")
     args = parser.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    if args.no_layout_optimization:
+        torch._inductor.config.layout_optimization = False
     result: dict[str, Any] = {"header": header(args), "host_us": host_rows(args, dtype)}
     print(json.dumps(result["host_us"], indent=1), flush=True)
     result["models"] = {}

@@ -67,7 +67,7 @@ SECTIONS = [
                  "scripts/bench_models.py --peers fa2,cudnn,efficient --warmup 0.3 --reps 5",
          text="The problem lines, and where they come from, are in [models.inc](../harness/models.inc). The peer is the fastest "
               "implementation that runs the case, its kernels captured into CUDA graphs; x is its time over that of the CUDA device. "
-              "All models ran on Tandem and then on the peers, in one call. Vulkan's rows (--device vulkan:0) are of another call."),
+              "All models ran on Tandem and then on the peers, in one call. Vulkan's rows (--device vulkan:0) are of other calls."),
     dict(id="triangle", title="Triangle attention beside cuEquivariance", kind="models", files=["*_triangle"],
          command="tandem bench --device cuda:0 --problem LINE --warmup 0.3 --reps 5 --round-seconds 0.1; "
                  "scripts/bench_models.py --peers cuequivariance,efficient --warmup 0.3 --reps 5",
