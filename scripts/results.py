@@ -61,7 +61,8 @@ SECTIONS = [
          command="tandem bench --preset wide_heads --device cuda:0 --warmup 0.4 --reps 5 --round-seconds 0.1 --max-seconds 0.7", text=""),
     dict(id="decode", title="Decoding: one query, grouped heads", kind="cases", files=["*_sm80_sm90_decode"],
          command="tandem bench --preset decode --op fwd --device cuda:0 --warmup 0.25 --reps 5 --max-seconds 0.5; "
-                 "scripts/bench_peers.py --peers fa2,cudnn", text=""),
+                 "scripts/bench_peers.py --peers fa2,cudnn",
+         text="FlashAttention-2 and cuDNN ran the last four problems in another call."),
     dict(id="models", title="Attention of real models", kind="models", files=["*_models", "*_models_vulkan"],
          command="tandem bench --preset models --device cuda:0 --warmup 0.3 --reps 5 --round-seconds 0.08; "
                  "scripts/bench_models.py --peers fa2,cudnn,efficient --warmup 0.3 --reps 5",
