@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -305,6 +306,12 @@ int write_lines(const String& file, const std::vector<String>& lines) {
 
 String driver_line(const String& driver) { return "# driver: " + driver; }
 
+// Where a row's problem begins; npos: it has none.
+size_t problem_at(const String& row) {
+  const size_t forward = row.rfind("  fwd ");
+  return forward == String::npos ? row.rfind("  bwd ") : forward;
+}
+
 // A row's kernel and tile, and its problem; and the number of spilled registers.
 struct Place {
   String key = {};
@@ -314,11 +321,27 @@ struct Place {
 Place place_of(const String& row) {
   char stem[32], tile[32], spills[16];
   const int found = std::sscanf(row.c_str(), "%31s %31s %*d %*s %*s %15s", stem, tile, spills);
-  size_t problem = row.rfind("  fwd ");
-  if (problem == String::npos) problem = row.rfind("  bwd ");
+  const size_t problem = problem_at(row);
   if (found < 2 || problem == String::npos) return {row};
   return {String(stem) + " " + tile + row.substr(problem), found == 3,
           found == 3 ? std::atoll(spills) : 0};
+}
+
+// Whether two rows of one driver and problem differ. An instruction of a thousand is no difference:
+// on Battlemage bwd_origin has 1258 or 1259, by the machine that the compiler runs on.
+bool differ(const String& was, const String& is) {
+  long long instructions[2] = {};
+  String others[2] = {was, is};  // without the column of instructions, the last one
+  for (int n = 0; n < 2; ++n) {
+    const size_t end = problem_at(others[n]);
+    const size_t digits = end == String::npos ? end : others[n].rfind(' ', end - 1);
+    const size_t column = digits == String::npos ? digits : others[n].find_last_not_of(' ', digits);
+    if (column == String::npos) return was != is;
+    instructions[n] = std::atoll(others[n].c_str() + digits);
+    others[n].erase(column + 1, end - column - 1);
+  }
+  return others[0] != others[1] ||
+         std::llabs(instructions[0] - instructions[1]) > 1 + instructions[0] / 1000;
 }
 
 int compare(const Outcome& now, const String& file, bool part) {
@@ -348,7 +371,7 @@ int compare(const Outcome& now, const String& file, bool part) {
       continue;
     }
     const Place was = place_of(found->second);
-    if (same ? found->second != row : was.compiled && place.spills > 2 * was.spills)
+    if (same ? differ(found->second, row) : was.compiled && place.spills > 2 * was.spills)
       say(found->second, row);
     before.erase(found);
   }
