@@ -190,6 +190,16 @@ TEST_CASE("rows: coopmat2 and coopmat, the loop of products and exponentials") {
           line);
 }
 
+// Copies of tiles that leave half of the invocations out (LEAVES_HALF in shaders/coopmat), with
+// matrices of 16 columns: forwards, and backwards by pairs of subgroups.
+TEST_CASE("rows: coopmat2 and coopmat, copies by half of the invocations") {
+  for (const char* line : {"fwd f16 b1 hq2 hk1 sq70 sk150 d80 causal_top_left",
+                           "fwd f16 b1 hq2 sq150 sk70 d112 dv80", "bwd f16 b1 hq2 sq40 sk50 d192"})
+    for (const char* path : {"coopmat2", "coopmat"})
+      RowCase{path, false, [](const tandem::Caps& caps) { return caps.subgroup_size > 8; }}.check(
+          line);
+}
+
 // Subgroups whose rows move their origins in different tiles: in one a score exceeds a row's m by
 // more than the slack, in the others none does. lavapipe's barriers of a subgroup, which the row
 // maximum has, are those of the workgroup.
