@@ -2,11 +2,12 @@
 """Derivatives, options and outputs at the edges of a call: computed right or refused by a sentence.
 
 test_torch_faults.py has the plain cases; here are the other ways that lead to the same faults.
-Tensors of the CPU alone: limits of its workspace, numpy arrays of torch's, sentences that name it.
+TANDEM_TEST_TORCH_DEVICE=cuda runs the same on a GPU, but for what is said of the CPU alone.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -25,7 +26,7 @@ from tandem_attention.drop_in.flash_attn import (  # noqa: E402
 )
 from tandem_attention.torch import attention  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
+on_cpu = pytest.mark.skipif(
     os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu") != "cpu", reason="tensors of the CPU alone"
 )
 
@@ -117,6 +118,7 @@ def test_flash_options_that_are_no_numbers() -> None:
         flash_attn_func(q, k, v, softcap=torch.nn.Parameter(torch.tensor(1.0)))
 
 
+@on_cpu
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_output_of_another_device_that_is_an_input_is_refused(kind: str) -> None:
     wide, k, v = (t.numpy() if kind == "numpy" else t for t in qkv(1, 2, 5, 16))
@@ -141,11 +143,12 @@ def test_writing_to_out_is_known_to_autograd() -> None:
 
 
 def test_meta_tensors_are_checked() -> None:
+    own = torch.zeros(2, 2, 5, 8)
     q, k, v = (t.to("meta") for t in qkv(2, 2, 5, 8))
     with pytest.raises(InvalidArgumentError, match="k has a head size of 4 where q has 8"):
         attention(q, k[..., :4], v)
-    with pytest.raises(InvalidArgumentError, match="k lies on cpu, q on meta"):
-        attention(q, torch.zeros(2, 2, 5, 8), v)
+    with pytest.raises(InvalidArgumentError, match=f"k lies on {own.device}, q on meta"):
+        attention(q, own, v)
     with pytest.raises(InvalidArgumentError, match="does not broadcast"):
         attention(q, k, v, bias=torch.zeros(2, 2, 4, 5, device="meta"))
     with pytest.raises(UnsupportedError, match="q is int32"):
@@ -293,6 +296,7 @@ def test_batch_invariant_rows_have_the_bits_of_their_sequence_alone() -> None:
         attention(q, k, v, dropout=0.5, batch_invariant=True)
 
 
+@on_cpu
 def test_a_workspace_limit_holds_for_forward_and_backward() -> None:
     q, k, v = qkv(1, 2, 40, 8, grad=True)
     least = ta.plan(q, k, v, backward=True).workspace_bytes
@@ -355,8 +359,8 @@ def test_gradients_of_negative_views(dense: bool, which: int) -> None:
 def test_zeros_without_memory(more: str) -> None:
     """As torch's derivatives make them: operators get them resolved, and no plan may differ."""
     _plans.clear()
-    zeros: Any = torch._efficientzerotensor
     plain = qkv(1, 2, 3, 8)
+    zeros: Any = functools.partial(torch._efficientzerotensor, device=plain[0].device)
     kept = {"keep": torch.ones(3, 3, dtype=torch.bool)} if more == "keep" else {}
     shape = {"slope": (2,), "bias": (2, 3, 3)}.get(more)
 
@@ -473,6 +477,7 @@ def test_a_bias_of_no_keys_has_a_gradient() -> None:
             assert made[1].shape == bias.shape
 
 
+@on_cpu
 def test_what_is_no_tensor_is_named() -> None:
     q, k, v = qkv(1, 2, 5, 8)
     cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
@@ -493,6 +498,7 @@ def test_what_is_no_tensor_is_named() -> None:
             attention(*(nested.detach().requires_grad_(grad) for _ in "qkv"))
 
 
+@on_cpu
 def test_autocast_leaves_alone_what_torch_leaves_alone() -> None:
     q, k, v = qkv(1, 2, 5, 8)
     with torch.autocast("cpu", torch.bfloat16):
